@@ -1,0 +1,41 @@
+# Every target makes .venv and installs what it needs on first use; later calls start at once.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := demo,data,tensorboard,dev
+# Tests run in two processes, so each gets one thread.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: setup demo test test-all lint format bench clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "Making .venv and installing (a few minutes, once) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $@
+
+demo: setup
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
+
+lint: setup
+	$(BIN)/ruff check -q .
+	$(BIN)/ruff format -q --check .
+	$(BIN)/basedpyright --level error
+	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
+
+format: setup
+	$(BIN)/ruff check -q --fix .
+	$(BIN)/ruff format -q .
+
+test: lint
+	$(TEST) -m "not slow"
+
+test-all: lint
+	$(TEST)
+
+bench: setup
+	$(BIN)/python bench/forward.py
+
+clean:
+	rm -rf .venv build dist *.egg-info

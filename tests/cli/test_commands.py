@@ -1,0 +1,120 @@
+"""The commands as a person runs them: real processes, exit statuses, messages, JSON."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import vitrail
+from tests.conftest import toy
+from vitrail.cli import COMMANDS, main
+
+
+def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vitrail", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["models"], ["models", "--json"], ["plan", "B/16", "--images", "10"]]
+)
+def test_quick_commands_answer_in_under_half_a_second_and_import_no_torch(arguments):
+    code = f"import sys; from vitrail.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
+    fastest = 9.0
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        fastest = min(fastest, time.perf_counter() - start)
+    assert fastest < 0.5
+
+
+def test_help_names_every_command():
+    result = run("--help")
+    assert result.returncode == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in result.stdout
+        assert run(name, "--help").returncode == 0
+
+
+def test_version():
+    assert run("--version").stdout == f"vitrail {vitrail.__version__}\n"
+
+
+def test_models_json():
+    rows = json.loads(run("models", "--json").stdout)
+    assert {"name", "parameters", "gmacs", "tokens"} == set(rows[0])
+    assert {row["name"]: row["parameters"] for row in rows}["B/16"] == 86_567_656
+
+
+def test_plan_json():
+    arguments = ["plan", "H/14", "--images", "303000000", "--epochs", "14", "--flops-per-second", "1e18", "--json"]
+    plan = json.loads(run(*arguments).stdout)
+    assert {"parameters", "gmacs", "exaflops", "memory_bytes", "seconds"} <= set(plan)
+    assert plan["exaflops"] == pytest.approx(4262, rel=0.03)
+    assert plan["seconds"] == pytest.approx(plan["exaflops"])
+
+
+def test_convert_json_and_table(tmp_path):
+    vitrail.save(toy(), tmp_path / "model")
+    result = run("convert", "model", "hf", "--to", "huggingface", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert {"mapped", "dropped", "created", "max_logit_difference"} <= set(report)
+    assert report["max_logit_difference"] <= 1e-5
+    result = run("convert", "hf", "back", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "mapped 56 tensors" in result.stdout
+    assert "x 3" in result.stdout, "the three blocks make one line"
+    assert "largest difference" in result.stdout
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["modles"], ["modles", "models"]),
+    (["models", "B16x"], ["B16x"]),
+    (["models", "Q/16"], ["Q/16"]),
+    (["plan", "B/16", "--images", "0"], ["--images"]),
+    (["plan", "B/17", "--images", "5"], ["17 x 17", "224"]),
+    (["convert", "nowhere", "out"], ["nowhere", "no such file"]),
+    (["convert", "bad.npz", "out"], ["bad.npz"]),
+    (["convert", "model", "out.txt", "--to", "google"], ["out.txt", ".npz"]),
+    (["convert", "model", "model"], ["exists already", "--overwrite"]),
+    (["convert", "model", "out", "--labels", "none.json"], ["none.json"]),
+    (["convert", "model", "out", "--to", "tim"], ["tim"]),
+    (["convert", "model"], ["DESTINATION"]),
+    (["data", "chekc"], ["chekc", "check"]),
+])  # fmt: skip
+def test_what_the_user_can_fix_exits_2_with_one_message(tmp_path, arguments, words):
+    vitrail.save(toy(), tmp_path / "model")
+    (tmp_path / "bad.npz").write_bytes(b"PK nothing")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    assert not result.stdout
+    for word in words:
+        assert word in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == before, "nothing left behind"
+
+
+def test_a_bug_of_ours_exits_1_with_its_traceback(monkeypatch):
+    def broken(_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("vitrail.cli._run", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["models"])
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m vitrail models --json | head -c 10"
+    result = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert "Traceback" not in result.stderr
+
+
+def test_import_is_instant():
+    code = "import sys, vitrail; assert 'torch' not in sys.modules and 'numpy' not in sys.modules; vitrail.UserError"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nothing_such"):
+        vitrail.nothing_such  # noqa: B018

@@ -1,0 +1,59 @@
+"""Shared fixtures: the peers that tests compare with, toy models, and the real material where it is there."""
+
+import os
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vitrail.checkpoints.peers import import_peer
+from vitrail.models.build import Model, create
+
+
+@pytest.fixture(scope="session")
+def peers():
+    """timm, transformers, torchvision and vit_pytorch, imported once. Their import-time warnings are theirs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names = ("torchvision", "timm", "transformers", "vit_pytorch")
+        modules = {name: import_peer(name) for name in names}
+        import torchvision.models.vision_transformer  # noqa: F401
+        from transformers import ViTForImageClassification, ViTMAEForPreTraining, ViTModel  # noqa: F401
+
+        modules["transformers"].logging.set_verbosity_error()
+        modules["transformers"].logging.disable_progress_bar()
+    return SimpleNamespace(**modules)
+
+
+@pytest.fixture(scope="session")
+def assets() -> Path:
+    """Real weights and photos, in the folder VITRAIL_ASSETS names."""
+    folder = os.environ.get("VITRAIL_ASSETS")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("VITRAIL_ASSETS names no folder")
+    return Path(folder)
+
+
+def randomised(model: Model, seed: int = 0) -> Model:
+    """Every parameter random, so that nothing hides behind an initial zero or one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            scale = 0.05 if parameter.ndim > 1 else 0.1
+            is_scale = name.endswith("weight") and parameter.ndim == 1
+            parameter.copy_(noise * scale + (1.0 if is_scale or name.endswith("gamma") else 0.0))
+    return model
+
+
+def toy(**overrides) -> Model:
+    """A small ViT with random weights in every tensor."""
+    fields = {"width": 32, "depth": 3, "num_heads": 4, "mlp_dim": 64, "patch_size": 8, "image_size": 32}
+    return randomised(create("Ti/16", **{**fields, "num_classes": 7, **overrides}))
+
+
+def pictures(model: Model, batch: int = 2, seed: int = 1) -> torch.Tensor:
+    shape = (batch, model.config.channels, *model.config.rows_columns)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,60 @@
+"""Vitrail: the Vision Transformer as finished software.
+
+    model = vitrail.create("B/16", num_classes=10, image_size=384)
+    model = vitrail.load("my-model")          # a bundle, a run, a weights file, hf:owner/name
+    vitrail.save(model, "my-bundle")
+
+`import vitrail` is instant: torch is imported when the first of these is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vitrail.version import __version__
+
+if TYPE_CHECKING:
+    from vitrail.checkpoints.bundle import save
+    from vitrail.checkpoints.convert import convert
+    from vitrail.checkpoints.load import load
+    from vitrail.config import ModelConfig, Preprocessing
+    from vitrail.errors import UserError
+    from vitrail.models.build import create
+    from vitrail.models.cost import cost, plan
+    from vitrail.models.vit import Recorder
+
+_HOMES = {
+    "create": "vitrail.models.build",
+    "load": "vitrail.checkpoints.load",
+    "save": "vitrail.checkpoints.bundle",
+    "convert": "vitrail.checkpoints.convert",
+    "cost": "vitrail.models.cost",
+    "plan": "vitrail.models.cost",
+    "Recorder": "vitrail.models.vit",
+    "ModelConfig": "vitrail.config",
+    "Preprocessing": "vitrail.config",
+    "UserError": "vitrail.errors",
+}
+
+__all__ = [
+    "ModelConfig",
+    "Preprocessing",
+    "Recorder",
+    "UserError",
+    "__version__",
+    "convert",
+    "cost",
+    "create",
+    "load",
+    "plan",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,118 @@
+"""The bundle: one folder is the model.
+
+`model.safetensors`, `config.json` and `SHA256SUMS`. timm reads config.json too (`local-dir:BUNDLE`); our own section
+`vitrail` holds the ModelConfig, the exact preprocessing, the class names in order, and where the model came from.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoints import timm
+from vitrail.checkpoints.files import json_text, read_json, read_tensors, safetensors, write_folder
+from vitrail.checkpoints.rules import Reading
+from vitrail.config import ModelConfig, Preprocessing
+from vitrail.errors import UserError
+from vitrail.models.build import Model
+from vitrail.models.card import Card
+from vitrail.version import __version__
+
+WEIGHTS, CONFIG, SUMS = "model.safetensors", "config.json", "SHA256SUMS"
+FORMAT = 1
+
+
+def save(model: Model, folder: str | Path, overwrite: bool = False) -> Path:
+    """Write a model as a bundle: all of it, or nothing."""
+    folder = Path(folder)
+    document = config_document(model)
+    tensors = timm.to_timm(model.state_dict(), model.config)
+
+    def fill(temporary: Path) -> None:
+        safetensors(tensors)(temporary / WEIGHTS)
+        (temporary / CONFIG).write_text(json_text(document), encoding="utf-8")
+        sums = [f"{digest(temporary / name)}  {name}\n" for name in (WEIGHTS, CONFIG)]
+        (temporary / SUMS).write_text("".join(sums), encoding="utf-8")
+
+    write_folder(folder, fill, overwrite)
+    return folder
+
+
+def config_document(model: Model) -> dict[str, Any]:
+    config, card = model.config, model.card
+    preprocessing = card.preprocessing or default_preprocessing(config)
+    document: dict[str, Any] = {
+        **timm.model_config_json(config),
+        "num_classes": config.num_classes,
+        "num_features": config.representation_size or config.width,
+        "pretrained_cfg": timm.pretrained_config(config, preprocessing),
+    }
+    if card.label_names:
+        document["label_names"] = list(card.label_names)
+    if card.label_descriptions:
+        document["label_descriptions"] = card.label_descriptions
+    document["vitrail"] = {
+        "format": FORMAT,
+        "version": __version__,
+        "model": config.to_json(),
+        "preprocessing": preprocessing.to_json(),
+        "label_names": list(card.label_names),
+        "provenance": card.provenance,
+    }
+    return document
+
+
+def is_bundle(folder: Path) -> bool:
+    return (folder / SUMS).is_file()
+
+
+def read_bundle(folder: Path) -> tuple[Reading, Card]:
+    """A bundle's weights and card; any byte that is not as it was written is noticed."""
+    verify(folder)
+    document = read_json(folder / CONFIG)
+    section = document.get("vitrail")
+    if not isinstance(section, dict) or not isinstance(section.get("model"), dict):
+        raise UserError(f"{folder / CONFIG}: has no section 'vitrail' with a model; not a bundle")
+    if section.get("format") != FORMAT:
+        raise UserError(
+            f"{folder / CONFIG}: bundle format {section.get('format')!r}, this version reads {FORMAT}; upgrade vitrail"
+        )
+    config = ModelConfig.from_json(section["model"])
+    tensors, _ = read_tensors(folder / WEIGHTS)
+    reading = timm.reading_for(config, tensors)
+    card = Card(
+        preprocessing=Preprocessing.from_json(section.get("preprocessing") or {}),
+        label_names=tuple(map(str, section.get("label_names") or ())),
+        label_descriptions=dict(document.get("label_descriptions") or {}),
+        provenance=dict(section.get("provenance") or {}),
+    )
+    return reading, card
+
+
+def verify(folder: Path) -> None:
+    """Compare every file with its SHA-256."""
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / SUMS}: cannot be read: {error}") from error
+    sums = {name: value for value, _, name in (line.partition("  ") for line in lines)}
+    for name in (WEIGHTS, CONFIG):
+        if name not in sums:
+            raise UserError(f"{folder / SUMS}: does not list {name}; the bundle is damaged")
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: is missing; the bundle is incomplete")
+        if digest(folder / name) != sums[name]:
+            raise UserError(f"{folder / name}: does not match its SHA-256; the file was changed or damaged")
+
+
+def digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def default_preprocessing(config: ModelConfig) -> Preprocessing:
+    """For a model that never saw data: pixels to [-1, 1], as the paper has it."""
+    half = (0.5,) * config.channels
+    return Preprocessing(image_size=config.image_size, mean=half, std=half)

@@ -1,0 +1,271 @@
+"""From any format to any other, with a parity report: what was mapped, dropped, made up, and the logits compared."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoints import bundle, google, huggingface, timm, torchvision
+from vitrail.checkpoints.files import (
+    TORCH_SUFFIXES,
+    Fill,
+    json_text,
+    npz,
+    safetensors,
+    torch_file,
+    write_file,
+    write_folder,
+)
+from vitrail.checkpoints.load import METADATA_KEY, Source, assemble, load, open_source, resize
+from vitrail.checkpoints.peers import PeerMissing, outputs
+from vitrail.checkpoints.rules import Rule, Tensors, write
+from vitrail.config import ModelConfig, Preprocessing
+from vitrail.errors import UserError
+from vitrail.models.build import Model
+from vitrail.models.card import Card
+
+Format = Literal["bundle", "timm", "huggingface", "google", "torchvision"]
+ENDINGS: dict[str, tuple[str, ...]] = {
+    "bundle": ("",),
+    "huggingface": ("",),
+    "timm": ("", ".safetensors", *TORCH_SUFFIXES),
+    "torchvision": (".safetensors", *TORCH_SUFFIXES),
+    "google": (".npz",),
+}
+TARGETS: dict[str, Callable[[Tensors, ModelConfig], list[Rule]]] = {
+    "timm": timm.target_rules,
+    "huggingface": huggingface.target_rules,
+    "google": google.target_rules,
+    "torchvision": torchvision.target_rules,
+}
+
+
+@dataclass
+class Report:
+    """What a conversion did."""
+
+    source: str
+    result: str
+    mapped: list[dict[str, Any]] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    created: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    max_logit_difference: float | None = None
+    compared: str = ""
+    """Whose logits were compared, or why none were."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    to: Format = "bundle",
+    *,
+    model: str | ModelConfig | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    preprocessing: str | Preprocessing | None = None,
+    labels: str | Path | None = None,
+    overwrite: bool = False,
+    check: bool = True,
+) -> Report:
+    """Convert a checkpoint; nothing is left behind when it fails."""
+    destination = Path(destination)
+    _check_destination(destination, to, overwrite)
+    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels)
+    loaded = assemble(found.reading, found.card)
+    report = Report(f"{found.reading.format}: {source}", f"{to}: {destination}", dropped=dict(found.reading.dropped))
+    if image_size is not None:
+        before = loaded.config.grid
+        resize(loaded, image_size)
+        report.notes.append(f"positions interpolated from a grid of {before} to {loaded.config.grid}")
+    state = {**found.reading.state, **loaded.state_dict()}
+    if to == "bundle":
+        loaded.card.provenance = {
+            **loaded.card.provenance,
+            "converted_from": found.reading.format,
+            "file": found.path.name,
+        }
+        bundle.save(loaded, destination, overwrite)
+        for name in state.keys() - loaded.state_dict().keys():
+            report.dropped[" + ".join(found.reading.origin[name])] = "a bundle holds the encoder, not the decoder"
+        names = {name: (name,) for name in loaded.state_dict()}
+    else:
+        fitted, state = _fit(loaded.config, state, to, report)
+        rules = TARGETS[to](state, fitted)
+        _write(to, destination, write(rules, state), fitted, loaded.card, state, overwrite)
+        names = {rule.native: rule.foreign for rule in rules}
+    report.mapped = [
+        {"source": list(found.reading.origin[name]), "result": list(names[name])}
+        for name in names
+        if name in found.reading.origin and name not in report.created
+    ]
+    report.notes = [*loaded.card.notes, *report.notes]
+    if check:
+        _compare(report, found, loaded, destination, to)
+    return report
+
+
+def _check_destination(destination: Path, to: str, overwrite: bool) -> None:
+    if to not in get_args(Format):
+        raise UserError(f"there is no format {to!r}; there are {', '.join(get_args(Format))}")
+    ending = (
+        destination.suffix.lower() if destination.suffix.lower() in (".npz", ".safetensors", *TORCH_SUFFIXES) else ""
+    )
+    if ending not in ENDINGS[to]:
+        wanted = " or ".join(ending or "no ending (a folder)" for ending in ENDINGS[to])
+        raise UserError(f"{destination}: --to {to} writes to a name with {wanted}")
+    if destination.exists() and not overwrite:
+        raise UserError(f"{destination}: exists already; choose another name or give --overwrite")
+
+
+def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[ModelConfig, Tensors]:
+    """Bring a model into a form the target can hold: exactly where that is possible, loudly where it is not."""
+    if config.representation_size and (to == "timm" or (to == "huggingface" and config.num_classes)):
+        keeps_pooler = to == "huggingface"
+        gone = [name for name in state if name.startswith("head" if keeps_pooler else ("head", "pre_logits"))]
+        for name in gone:
+            report.dropped[name] = f"{to} has no pre-training head (Linear, tanh, Linear)"
+        what = "the head" if keeps_pooler else "the pre-logits layer and the head behind it"
+        report.notes.append(f"WARNING: {to} cannot hold the pre-training head: {what} was dropped; features remain")
+        state = {name: tensor for name, tensor in state.items() if name not in gone}
+        config = config.with_(num_classes=0, representation_size=config.representation_size if keeps_pooler else 0)
+    if to in ("google", "torchvision", "huggingface"):
+        config, state = _add_zeros(config, state, to, report)
+    if to in ("google", "torchvision") and config.positions == "sincos":
+        config = config.with_(positions="learned")
+        report.notes.append("the fixed sine-cosine positions are written as learned ones, the same numbers")
+    known = {"google": "gelu_tanh", "torchvision": "gelu"}.get(to)
+    if known and config.activation != known:
+        report.notes.append(
+            f"WARNING: {to}'s own code computes the {'tanh' if to == 'google' else 'exact'} GELU, this model the other "
+            "form: its logits there will differ in the third digit"
+        )
+    if to == "google" and config.stages is not None and config.stem_arithmetic != "official":
+        report.notes.append("WARNING: the official code standardises weights with other constants than this model")
+    if to == "timm":
+        try:
+            timm.describe(config)
+        except UserError as error:
+            report.notes.append(f"WARNING: {error}; the file holds timm's names, but timm will not build it")
+    return config, state
+
+
+def _add_zeros(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[ModelConfig, Tensors]:
+    """Parts the target always has and this model lacks: zeros change nothing."""
+    state, width = dict(state), config.width
+    patches = config.grid[0] * config.grid[1]
+    if config.positions == "none" and to != "google":
+        state["pos_embed"] = torch.zeros(1, config.prefix_tokens + patches, width)
+        report.created["pos_embed"] = "zeros: the model has no positions"
+        config = config.with_(positions="learned", class_position=True)
+    elif config.class_token and not config.class_position and not config.registers and "pos_embed" in state:
+        state["pos_embed"] = torch.cat([torch.zeros(1, config.prefix_tokens, width), state["pos_embed"]], dim=1)
+        report.created["pos_embed"] = "a zero position for the class token, which has none"
+        config = config.with_(class_position=True)
+    if not config.qkv_bias and to != "huggingface" and config.family == "vit":
+        for layer in range(config.depth):
+            name = f"blocks.{layer}.attn.qkv.bias"
+            state[name] = torch.zeros(3 * width)
+            report.created[name] = "zeros: the model has no such bias"
+        config = config.with_(qkv_bias=True)
+    return config, state
+
+
+def _write(
+    to: str,
+    destination: Path,
+    tensors: Tensors,
+    config: ModelConfig,
+    card: Card,
+    state: Tensors,
+    overwrite: bool,
+) -> None:
+    metadata = {METADATA_KEY: json.dumps(config.to_json())}
+    suffix = destination.suffix.lower()
+    if to == "google":
+        write_file(destination, npz(tensors), overwrite)
+    elif suffix in TORCH_SUFFIXES:
+        write_file(destination, torch_file(tensors), overwrite)
+    elif suffix == ".safetensors":
+        write_file(destination, safetensors(tensors, metadata), overwrite)
+    else:
+        preprocessing = card.preprocessing or bundle.default_preprocessing(config)
+        if to == "huggingface":
+            documents = {
+                "config.json": huggingface.config_json(config, card, state),
+                "preprocessor_config.json": huggingface.preprocessor_json(preprocessing),
+            }
+        else:
+            documents = {"config.json": _timm_folder(config, card, preprocessing)}
+        write_folder(destination, _folder(safetensors(tensors, metadata), documents), overwrite)
+
+
+def _timm_folder(config: ModelConfig, card: Card, preprocessing: Preprocessing) -> dict[str, Any]:
+    timm.describe(config)  # a folder timm cannot build would be of no use
+    document = {
+        **timm.model_config_json(config),
+        "num_classes": config.num_classes,
+        "num_features": config.width,
+        "pretrained_cfg": timm.pretrained_config(config, preprocessing),
+    }
+    if card.label_names and config.num_classes:
+        document["label_names"] = list(card.label_names)
+        document["label_descriptions"] = card.label_descriptions
+    return document
+
+
+def _folder(weights: Fill, documents: dict[str, Any]) -> Fill:
+    def fill(folder: Path) -> None:
+        weights(folder / "model.safetensors")
+        for name, document in documents.items():
+            (folder / name).write_text(json_text(document), encoding="utf-8")
+
+    return fill
+
+
+def _compare(report: Report, found: Source, loaded: Model, destination: Path, to: str) -> None:
+    """The source by its own library against the result by its own; vitrail stands in where one cannot be asked."""
+    config = loaded.config
+    images = torch.randn(2, config.channels, *config.rows_columns, generator=torch.Generator().manual_seed(0))
+    resized = config.image_size != found.reading.config.image_size
+    written = open_source(destination, model=config, preprocessing=loaded.card.preprocessing)
+    result_config = written.reading.config
+    headless = config.num_classes and not result_config.num_classes
+
+    def mine(model: Model) -> Tensor:
+        with torch.no_grad():
+            return model.features(images) if headless else model(images)
+
+    try:
+        if resized or headless:
+            raise PeerMissing("the model was changed on the way")
+        before, by = (
+            outputs(found.reading.format, found.path, found.tensors, config, images),
+            found.reading.format,
+        )
+    except PeerMissing as missing:
+        before, by = mine(loaded), f"vitrail, since {missing}"
+    try:
+        after, after_by = outputs(to, destination, written.tensors, result_config, images), to
+    except PeerMissing as missing:
+        after, after_by = (
+            mine(load(destination, model=config)),
+            "vitrail" if to == "bundle" else f"vitrail, since {missing}",
+        )
+    if headless and after.shape != before.shape:
+        report.compared = "not compared: the result lacks what the source's output is made of"
+        return
+    report.max_logit_difference = (before - after).abs().max().item()
+    what = "features" if headless or not config.num_classes else "logits"
+    report.compared = f"{what} of the source by {by}; of the result by {after_by}"
+
+
+def with_preprocessing(base: Preprocessing, **changes: Any) -> Preprocessing:
+    """Single fields of a preprocessing, as the command line gives them."""
+    return replace(base, **{name: value for name, value in changes.items() if value is not None})

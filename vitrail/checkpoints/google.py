@@ -1,0 +1,202 @@
+"""Google's .npz files: the official JAX code's ViTs and hybrids, read and written.
+
+Released files number the parts of a block in one sequence (LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2,
+MlpBlock_3); files written by the present official code number each kind by itself. Both are read; the released form is
+written. Kernels are HWIO and (in, heads, head width). The official code computes the tanh GELU.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, through, write
+from vitrail.checkpoints.shapes import count, grid_of
+from vitrail.config import ModelConfig
+from vitrail.errors import UserError
+
+RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+PRESENT = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+BLOCK = "Transformer/encoderblock_"
+PREFIXES = ("opt/target/", "params/")
+
+
+def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.removeprefix(prefix) == "embedding/kernel" for name in tensors for prefix in ("", *PREFIXES))
+
+
+def from_google(tensors: Mapping[str, Tensor], given: ModelConfig | None = None) -> Reading:
+    full_names = {name: name for name in tensors}
+    for prefix in PREFIXES:
+        full_names = {short.removeprefix(prefix): name for short, name in full_names.items()}
+    tensors = {short: tensors[name] for short, name in full_names.items()}
+    config = _config(tensors, given)
+    form = RELEASED if f"{BLOCK}0/{RELEASED[1]}/query/kernel" in tensors else PRESENT
+    state, origin = read(rules(config, form), tensors, "the .npz file")
+    used = {name for names in origin.values() for name in names}
+    return Reading(
+        "google",
+        config,
+        state,
+        {native: tuple(full_names[name] for name in names) for native, names in origin.items()},
+        {full_names[name]: "not a part of the model" for name in tensors if name not in used},
+    )
+
+
+def to_google(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
+    """Arrays in the released form; float32, as the official code reads them."""
+    return write(target_rules(state, config), state)
+
+
+def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+    """The rules to write this model by, or a UserError that says what the format cannot express."""
+    require(
+        config,
+        "the Google format",
+        family="vit",
+        attention="full",
+        positions=("learned", "none"),
+        positions_at="stem",
+        registers=0,
+        distillation_token=False,
+        norm_after_pooling=False,
+        layer_scale=None,
+        qkv_bias=True,
+        activation=("gelu", "gelu_tanh"),
+    )
+    if config.class_token != (config.pooling == "class"):
+        raise UserError("the Google format has a class token exactly when it pools by it; this model does not")
+    if config.class_token and not config.class_position and config.positions == "learned":
+        raise UserError("the Google format gives the class token a position; this model has none")
+    return list(rules(config, RELEASED))
+
+
+def rules(config: ModelConfig, form: tuple[str, ...] = RELEASED) -> Iterator[Rule]:
+    if config.stages is not None:
+        yield from _stem_rules(config.stages)
+    yield _kernel("patch_embed.proj.weight", "embedding/kernel")
+    yield same("patch_embed.proj.bias", "embedding/bias")
+    if config.class_token:
+        yield same("cls_token", "cls")
+    if config.positions == "learned":
+        yield same("pos_embed", "Transformer/posembed_input/pos_embedding")
+    for layer in range(config.depth):
+        yield from _block_rules(config, layer, form)
+    yield from _norm("norm", "Transformer/encoder_norm")
+    if config.representation_size:
+        yield from _dense("pre_logits.fc", "pre_logits")
+    if config.num_classes:
+        yield from _dense("head", "head")
+
+
+def _block_rules(config: ModelConfig, layer: int, form: tuple[str, ...]) -> Iterator[Rule]:
+    norm1, attention, norm2, mlp = (f"{BLOCK}{layer}/{part}" for part in form)
+    ours, width, heads = f"blocks.{layer}", config.width, config.num_heads
+    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+    yield from _norm(f"{ours}.norm1", norm1)
+    yield Rule(
+        f"{ours}.attn.qkv.weight",
+        tuple(f"{part}/kernel" for part in parts),
+        lambda kernels: torch.cat([kernel.reshape(width, width).t() for kernel in kernels]),
+        lambda weight: [kernel.t().reshape(width, heads, -1) for kernel in weight.chunk(3)],
+    )
+    yield Rule(
+        f"{ours}.attn.qkv.bias",
+        tuple(f"{part}/bias" for part in parts),
+        lambda biases: torch.cat([bias.reshape(width) for bias in biases]),
+        lambda bias: [part.reshape(heads, -1) for part in bias.chunk(3)],
+    )
+    yield through(
+        f"{ours}.attn.proj.weight",
+        f"{attention}/out/kernel",
+        lambda kernel: kernel.reshape(width, width).t(),
+        lambda weight: weight.t().reshape(heads, -1, width),
+    )
+    yield same(f"{ours}.attn.proj.bias", f"{attention}/out/bias")
+    yield from _norm(f"{ours}.norm2", norm2)
+    yield from _dense(f"{ours}.mlp.fc1", f"{mlp}/Dense_0")
+    yield from _dense(f"{ours}.mlp.fc2", f"{mlp}/Dense_1")
+
+
+def _stem_rules(stages: tuple[int, ...]) -> Iterator[Rule]:
+    backbone = "patch_embed.backbone."
+    root = f"{backbone}stem." if stages else backbone
+    yield _kernel(f"{root}conv.weight", "conv_root/kernel")
+    yield from _group_norm(f"{root}norm", "gn_root")
+    for stage, units in enumerate(stages):
+        for unit in range(units):
+            ours, theirs = f"{backbone}stages.{stage}.blocks.{unit}", f"block{stage + 1}/unit{unit + 1}"
+            for part in (1, 2, 3):
+                yield _kernel(f"{ours}.conv{part}.weight", f"{theirs}/conv{part}/kernel")
+                yield from _group_norm(f"{ours}.norm{part}", f"{theirs}/gn{part}")
+            if unit == 0:
+                yield _kernel(f"{ours}.downsample.conv.weight", f"{theirs}/conv_proj/kernel")
+                yield from _group_norm(f"{ours}.downsample.norm", f"{theirs}/gn_proj")
+
+
+def _kernel(native: str, foreign: str) -> Rule:
+    """Convolutions: (rows, columns, in, out) there, (out, in, rows, columns) here."""
+    return through(native, foreign, lambda k: k.permute(3, 2, 0, 1), lambda w: w.permute(2, 3, 1, 0))
+
+
+def _dense(native: str, foreign: str) -> Iterator[Rule]:
+    yield through(f"{native}.weight", f"{foreign}/kernel", lambda kernel: kernel.t(), lambda weight: weight.t())
+    yield same(f"{native}.bias", f"{foreign}/bias")
+
+
+def _norm(native: str, foreign: str) -> Iterator[Rule]:
+    yield same(f"{native}.weight", f"{foreign}/scale")
+    yield same(f"{native}.bias", f"{foreign}/bias")
+
+
+def _group_norm(native: str, foreign: str) -> Iterator[Rule]:
+    """The released hybrids keep these as (1, 1, 1, channels), the present code as (channels)."""
+    for ours, theirs in (("weight", "scale"), ("bias", "bias")):
+        yield through(f"{native}.{ours}", f"{foreign}/{theirs}", lambda t: t.flatten(), lambda t: t.view(1, 1, 1, -1))
+
+
+def _config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> ModelConfig:
+    kernel = tensors["embedding/kernel"]
+    depth = count(tensors, rf"{BLOCK}(\d+)/")
+    query = next((t for name, t in tensors.items() if name.endswith("/query/kernel")), None)
+    hidden = next((t for name, t in tensors.items() if name.endswith("/Dense_0/kernel")), None)
+    if not depth or query is None or hidden is None or query.ndim != 3 or kernel.ndim != 4 or hidden.ndim != 2:
+        raise UserError("the .npz file has an embedding but no whole Transformer block of the official code's shapes")
+    if kernel.shape[0] != kernel.shape[1]:
+        raise UserError(f"patches of {kernel.shape[0]} x {kernel.shape[1]} are not square")
+    stages = None
+    if "conv_root/kernel" in tensors:
+        units = [_units(tensors, stage) for stage in range(1, 5)]
+        stages = tuple(unit for unit in units if unit)
+    class_token = "cls" in tensors
+    patch_size = kernel.shape[0]
+    probe = ModelConfig(patch_size=1, stages=stages, image_size=1024)
+    positions = tensors.get("Transformer/posembed_input/pos_embedding")
+    size, class_position = grid_of(positions, int(class_token), patch_size * probe.stem_stride, given)
+    return ModelConfig(
+        name=given.name if given else "",
+        image_size=size,
+        channels=(tensors["conv_root/kernel"] if stages is not None else kernel).shape[2],
+        patch_size=patch_size,
+        width=kernel.shape[3],
+        depth=depth,
+        num_heads=query.shape[1],
+        mlp_dim=hidden.shape[1],
+        num_classes=tensors["head/bias"].shape[0] if "head/bias" in tensors else 0,
+        stages=stages,
+        stem_width=tensors["conv_root/kernel"].shape[3] if stages is not None else 64,
+        stem_arithmetic="official",
+        positions="learned" if positions is not None else "none",
+        interpolation="official",
+        class_token=class_token,
+        class_position=class_position,
+        pooling="class" if class_token else "average",
+        representation_size=tensors["pre_logits/bias"].shape[0] if "pre_logits/bias" in tensors else 0,
+        activation="gelu_tanh",
+        norm_eps=1e-6,
+    )
+
+
+def _units(tensors: Mapping[str, Tensor], stage: int) -> int:
+    start = f"block{stage}/unit"
+    return len({name.removeprefix(start).split("/")[0] for name in tensors if name.startswith(start)})

@@ -1,0 +1,290 @@
+"""`load(anything)`: recognise the format, the size and the grid from the tensors, and return a model."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoints import bundle, google, hub, huggingface, timm, torchvision
+from vitrail.checkpoints.files import SUFFIXES, read_json, read_tensors
+from vitrail.checkpoints.labels import attach_labels
+from vitrail.checkpoints.preprocessing import assumed, named
+from vitrail.checkpoints.rules import Reading, Tensors
+from vitrail.config import ModelConfig, Preprocessing
+from vitrail.errors import UserError
+from vitrail.models.build import Model, build
+from vitrail.models.card import Card
+from vitrail.models.sizes import config_for, name_for
+
+METADATA_KEY = "vitrail"
+
+
+@dataclass
+class Source:
+    """Where a checkpoint was found and what it holds."""
+
+    path: Path
+    reading: Reading
+    card: Card
+    tensors: Tensors
+    """As they stand in the file, for the parity report."""
+
+
+def load(
+    source: str | Path,
+    *,
+    model: str | ModelConfig | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    num_classes: int | None = None,
+    preprocessing: str | Preprocessing | None = None,
+    labels: str | Path | None = None,
+) -> Model:
+    """A model from a bundle or run folder, a weights file, a timm or Hugging Face folder, or `hf:owner/name`.
+
+    `model` says what a file cannot (a name such as "B/16"). Another `image_size` interpolates the positions, another
+    `num_classes` gives a fresh head. What had to be assumed stands in `model.card.notes`.
+    """
+    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels)
+    loaded = assemble(found.reading, found.card)
+    if num_classes is not None and num_classes != loaded.config.num_classes:
+        loaded = with_fresh_head(loaded, num_classes)
+    if image_size is not None:
+        resize(loaded, image_size)
+    return loaded.eval()
+
+
+def open_source(
+    source: str | Path,
+    *,
+    model: str | ModelConfig | None = None,
+    preprocessing: str | Preprocessing | None = None,
+    labels: str | Path | None = None,
+) -> Source:
+    """Read a checkpoint without building the model."""
+    given = config_for(model) if isinstance(model, str) else model
+    path = locate(source)
+    if path.is_dir():
+        found = _open_folder(path, given)
+    else:
+        tensors, metadata = read_tensors(path)
+        found = Source(path, _recognise(path, tensors, given, metadata), Card(), tensors)
+    _set_preprocessing(found, preprocessing)
+    if labels is not None:
+        attach_labels(found.card, Path(labels), found.reading.config)
+    return found
+
+
+def locate(source: str | Path) -> Path:
+    """The folder or file a MODEL argument means: a run folder is its best bundle, else its last."""
+    if isinstance(source, str) and hub.is_hub(source):
+        return hub.fetch(source)
+    path = Path(source)
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file or folder")
+    if (path.is_dir() and not (path / "config.json").is_file()) or (path / "bundle").is_dir():
+        for inner in ("best", "bundle"):
+            if bundle.is_bundle(path / inner):
+                return path / inner
+    return path
+
+
+def assemble(reading: Reading, card: Card) -> Model:
+    """Put the tensors into modules; every shape must fit. Decoders of MAE checkpoints are left out, and said so."""
+    model = build(reading.config, "meta")
+    expected = model.state_dict()
+    for name, tensor in expected.items():
+        if tuple(reading.state[name].shape) != tuple(tensor.shape):
+            raise UserError(
+                f"{' + '.join(reading.origin[name])}: has the shape {tuple(reading.state[name].shape)}, "
+                f"the model needs {tuple(tensor.shape)} for {name}"
+            )
+    state = {name: reading.state[name].contiguous().clone() for name in expected}
+    model.load_state_dict(state, assign=True)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    model.card = card
+    card.notes = [*reading.notes, *card.notes, *_complaints(reading, state)]
+    return model.eval()
+
+
+def with_fresh_head(model: Model, num_classes: int) -> Model:
+    """The same model with a zero head for other classes, as fine-tuning starts (the paper); no pre-training layer."""
+    config = model.config.with_(num_classes=num_classes, representation_size=0)
+    fresh = build(config, "meta")
+    old = model.state_dict()
+    state = {
+        name: torch.zeros(tensor.shape) if name.startswith("head") else old[name]
+        for name, tensor in fresh.state_dict().items()
+    }
+    fresh.load_state_dict(state, assign=True)
+    fresh.card = Card(preprocessing=model.card.preprocessing, provenance=model.card.provenance)
+    fresh.card.notes = [*model.card.notes, f"the head is new: {num_classes} classes, all weights 0"]
+    return fresh.eval()
+
+
+def resize(model: Model, image_size: int | tuple[int, int]) -> None:
+    """Another resolution, for the positions and the preprocessing alike."""
+    model.resize(image_size)
+    if model.card.preprocessing is not None:
+        model.card.preprocessing = replace(model.card.preprocessing, image_size=image_size)
+
+
+def _open_folder(folder: Path, given: ModelConfig | None) -> Source:
+    if bundle.is_bundle(folder):
+        reading, card = bundle.read_bundle(folder)
+        return Source(folder, reading, card, reading.state)
+    info = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    tensors, metadata = _folder_tensors(folder)
+    reading = _recognise(folder, tensors, given, metadata, info)
+    card = Card()
+    if reading.format == "timm":
+        card.preprocessing = timm.preprocessing_from(info)
+        card.label_names = tuple(map(str, info.get("label_names") or ()))
+        descriptions = info.get("label_descriptions") or {}
+        card.label_descriptions = dict(descriptions) if isinstance(descriptions, dict) else {}
+    elif reading.format == "huggingface":
+        card.label_names = huggingface.labels_from(info)
+        if (folder / "preprocessor_config.json").is_file():
+            card.preprocessing = _facts(folder / "preprocessor_config.json", huggingface.preprocessing_from)
+    if len(card.label_names) != reading.config.num_classes:
+        card.label_names, card.label_descriptions = (), {}
+    return Source(folder, reading, card, tensors)
+
+
+def _facts(path: Path, read: Callable[[dict[str, Any]], Preprocessing]) -> Preprocessing:
+    try:
+        return read(read_json(path))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{path}: the preprocessing cannot be read: {error}") from error
+
+
+def _folder_tensors(folder: Path) -> tuple[Tensors, dict[str, str]]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = read_json(index).get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+            raise UserError(f"{index}: has no weight_map")
+        tensors: Tensors = {}
+        for name in sorted(set(files.values())):
+            if Path(name).name != name:
+                raise UserError(f"{index}: names {name!r}, a file outside the folder")
+            tensors |= read_tensors(folder / name)[0]
+        return tensors, {}
+    names = ["model.safetensors", "pytorch_model.bin", "model.npz"]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if not found:
+        found = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+        if len(found) != 1:
+            what = "several weights files; name one" if found else f"no weights file ({', '.join(SUFFIXES)})"
+            raise UserError(f"{folder}: is not a bundle or a run, and has {what}")
+    return read_tensors(found[0])
+
+
+def _recognise(
+    path: Path,
+    tensors: Tensors,
+    given: ModelConfig | None,
+    metadata: dict[str, str],
+    info: Mapping[str, Any] = {},
+) -> Reading:
+    told = METADATA_KEY in metadata and not info  # a config.json beside the weights has the last word
+    if told:
+        given = _own_metadata(path, metadata[METADATA_KEY])
+    readers: tuple[tuple[Any, Callable[[], Reading]], ...] = (
+        (google, lambda: google.from_google(tensors, given)),
+        (huggingface, lambda: huggingface.from_huggingface(tensors, given, info)),
+        (torchvision, lambda: torchvision.from_torchvision(tensors, given)),
+        (timm, lambda: timm.from_timm(tensors, given, info)),
+    )
+    for module, reader in readers:
+        if module.recognises(tensors):
+            try:
+                reading = reader()
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+                raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
+            _check_given(path, reading, given, told)
+            _refuse_misnamed(path, reading)
+            reading.config = reading.config.with_(name=reading.config.name or name_for(reading.config))
+            return reading
+    names = ", ".join(list(tensors)[:4])
+    raise UserError(f"{path}: not a ViT, hybrid or BiT checkpoint that is known; its tensors begin {names}")
+
+
+def _refuse_misnamed(path: Path, reading: Reading) -> None:
+    """A tensor inside a layer that nothing reads, or one named almost like another, means that the model computes
+    something we would not: refused. Whole parts that are foreign to the model (other heads) are only reported."""
+    used = {name for names in reading.origin.values() for name in names}
+    layers = {match[0] for name in used if (match := re.match(r".*?\d+[./]", name))}
+    optional = ("cls_token", "dist_token", "reg_token", "pos_embed", "head.weight", "head.bias", "fc_norm.weight")
+    foreign = ("cls", "pre_logits/kernel", "pre_logits/bias", "head/kernel", "head/bias", "classifier.weight")
+    biases = {name.removesuffix("weight") + "bias" for name in used if name.endswith("weight")}
+    for name in list(reading.dropped)[:100]:
+        inside = name.startswith(tuple(layers))
+        near = difflib.get_close_matches(name, {*used, *biases, *optional, *foreign}, n=1, cutoff=0.85)
+        if inside or near:
+            like = f", which is named almost like {near[0]!r}" if near else " inside a layer"
+            raise UserError(f"{path}: there is a tensor {name!r}{like}; the model would not compute what it should")
+
+
+def _own_metadata(path: Path, text: str) -> ModelConfig:
+    """Files this program wrote say in their header what the tensors cannot."""
+    try:
+        return ModelConfig.from_json(json.loads(text))
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise UserError(f"{path}: the header's model configuration cannot be read") from error
+
+
+def _check_given(path: Path, reading: Reading, given: ModelConfig | None, trusted: bool) -> None:
+    """What the tensors say must be what the user, or the file's header, says."""
+    if given is None:
+        return
+    if trusted:
+        told = {
+            "activation",
+            "norm_eps",
+            "interpolation",
+            "stem_arithmetic",
+            "pooling",
+            "positions",
+            "num_heads",
+        }
+        reading.config = reading.config.with_(**{name: getattr(given, name) for name in told}, name=given.name)
+    for name in ("family", "width", "depth", "patch_size", "mlp_dim", "num_heads", "stages"):
+        mine, theirs = getattr(reading.config, name), getattr(given, name)
+        if mine != theirs:
+            raise UserError(f"{path}: the tensors say {name} {mine}, the model {given.name or 'given'} has {theirs}")
+
+
+def _set_preprocessing(found: Source, wanted: str | Preprocessing | None) -> None:
+    config = found.reading.config
+    if isinstance(wanted, Preprocessing):
+        found.card.preprocessing = wanted
+    elif wanted is not None:
+        found.card.preprocessing = named(wanted, config)
+    elif found.card.preprocessing is None:
+        found.card.preprocessing, note = assumed(found.reading.format, config)
+        found.card.notes.append(note)
+
+
+def _complaints(reading: Reading, state: Mapping[str, Tensor]) -> list[str]:
+    notes = []
+    if "head.weight" in state and not state["head.weight"].any():
+        notes.append("WARNING: the head is all zeros: every class gets the same score until it is trained")
+    if extra := [name for name in reading.state if name not in state]:
+        notes.append(f"left out {len(extra)} tensors of a pre-training decoder ({extra[0]} ...)")
+    if reading.dropped:
+        listed = ", ".join(list(reading.dropped)[:3])
+        notes.append(
+            f"WARNING: {len(reading.dropped)} tensors are not used: {listed}" + " ..." * (len(reading.dropped) > 3)
+        )
+    if broken := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
+        notes.append(f"WARNING: {len(broken)} tensors hold NaN or infinity, {broken[0]} the first")
+    return notes

@@ -1,0 +1,340 @@
+"""timm's names, which are also ours, DeiT's, MAE's, DINO's and DINOv2's; and timm's description of a model.
+
+What differs is small: wrappers and prefixes of training checkpoints, DINOv2's registers and SwiGLU names, a BiT head
+kept as a 1 x 1 convolution. `describe` says how `timm.create_model` builds the same model, where it can.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, same, through, write
+from vitrail.checkpoints.shapes import count, grid_of, heads_of
+from vitrail.config import ModelConfig, Preprocessing
+from vitrail.errors import UserError
+from vitrail.models.build import build
+
+PREFIXES = ("module.", "model.", "_orig_mod.", "backbone.", "encoder.")
+PATCHES = "patch_embed.proj.weight"
+DECODER = ("decoder_", "mask_token")
+SIZES = {(192, 12): "tiny", (384, 12): "small", (768, 12): "base", (1024, 24): "large", (1280, 32): "huge"}
+RESNETS: dict[tuple[tuple[int, ...], int], str] = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+HYBRIDS: dict[tuple[int, ...], str] = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+
+
+def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.endswith((PATCHES, "stem.conv.weight")) for name in tensors)
+
+
+def from_timm(tensors: Mapping[str, Tensor], given: ModelConfig | None = None, info: Any = None) -> Reading:
+    """`info` is the folder's config.json, where there is one."""
+    notes: list[str] = []
+    info = info or {}
+    full_names = _stripped(tensors)
+    tensors = {short: tensors[name] for short, name in full_names.items()}
+    tensors, full_names = _fold_dinov2(tensors, full_names, notes)
+    if "patch_embed.proj.weight" not in tensors:
+        config = _resnet_config(tensors, given)
+    else:
+        config = _config(tensors, info, given, notes)
+    decoder = [name for name in tensors if name.startswith(DECODER)]
+    state, origin = read([*rules(config), *(same(name, name) for name in decoder)], tensors, "the file")
+    used = {name for names in origin.values() for name in names}
+    dropped = {full_names[name]: _why(name) for name in tensors if name not in used}
+    origin = {native: tuple(full_names[name] for name in names) for native, names in origin.items()}
+    return Reading("timm", config, state, origin, dropped, notes)
+
+
+def reading_for(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Reading:
+    """Tensors under timm's names whose configuration is known."""
+    state, origin = read(rules(config), tensors, "the weights file")
+    used = {name for names in origin.values() for name in names}
+    dropped = {name: "not a part of the model" for name in tensors if name not in used}
+    return Reading("bundle", config, state, origin, dropped)
+
+
+def to_timm(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
+    """A bare state dict under timm's names; whether timm can build the model is for `describe` to say."""
+    return write(target_rules(state, config), state)
+
+
+def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+    decoder = [name for name in state if name.startswith(DECODER)]
+    return [*rules(config), *(same(name, name) for name in decoder)]
+
+
+def rules(config: ModelConfig) -> Iterator[Rule]:
+    for name in build(config, "meta").state_dict():
+        if config.family == "resnet" and name == "head.weight":
+            yield through(name, "head.fc.weight", lambda t: t.flatten(1), lambda t: t[:, :, None, None])
+        elif config.family == "resnet" and name == "head.bias":
+            yield same(name, "head.fc.bias")
+        else:
+            yield same(name, name)
+
+
+def describe(config: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """(architecture, model_args) for `timm.create_model`; a UserError says what timm cannot express."""
+    if config.family == "resnet":
+        return _describe_resnet(config)
+    limits: dict[str, tuple[Any, ...]] = {
+        "attention": ("full",),
+        "positions": ("learned", "sincos", "none"),
+        "positions_at": ("stem",),
+        "representation_size": (0,),
+        "stem_arithmetic": ("timm",) if config.stages is not None else ("official", "timm"),
+    }
+    for name, allowed in limits.items():
+        if getattr(config, name) not in allowed:
+            raise UserError(f"timm cannot express this model: {name} is {getattr(config, name)!r}")
+    if config.norm_eps > 1e-5:
+        raise UserError(f"timm cannot express this model: its norm_eps is 1e-06, not {config.norm_eps}")
+    arguments: dict[str, Any] = {
+        "img_size": list(config.rows_columns),
+        "patch_size": config.patch_size,
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": config.mlp_dim / config.width,
+        "qkv_bias": config.qkv_bias,
+        "init_values": config.layer_scale,
+        "class_token": config.class_token,
+        "no_embed_class": not config.class_position,
+        "reg_tokens": config.registers,
+        "global_pool": "token" if config.pooling == "class" else "avg",
+        "fc_norm": config.norm_after_pooling,
+    }
+    if config.positions == "none":
+        arguments["pos_embed"] = "none"
+    if config.activation == "gelu_tanh":
+        arguments["act_layer"] = "gelu_tanh"
+    if int(config.width * arguments["mlp_ratio"]) != config.mlp_dim:
+        raise UserError(f"timm cannot express mlp_dim {config.mlp_dim} as a multiple of width {config.width}")
+    if config.distillation_token:
+        if config.layer_scale is not None or config.registers or not config.class_position:
+            raise UserError("timm cannot express a distillation token with registers or LayerScale")
+        for unknown in ("class_token", "no_embed_class", "reg_tokens", "fc_norm"):
+            del arguments[unknown]
+        return "deit_base_distilled_patch16_224", arguments
+    if config.activation == "swiglu":
+        return "vit_giant_patch14_dinov2", arguments
+    if config.stages is not None:
+        if config.stages not in HYBRIDS or config.stem_width != 64:
+            raise UserError(f"timm has no hybrid with stages {config.stages} and a stem of {config.stem_width}")
+        return HYBRIDS[config.stages], arguments
+    return _plain_name(config), arguments
+
+
+def model_config_json(config: ModelConfig) -> dict[str, Any]:
+    """The part of config.json that timm reads to build the model; empty where it cannot."""
+    try:
+        architecture, arguments = describe(config)
+    except UserError:
+        return {}
+    return {"architecture": architecture, "model_args": arguments}
+
+
+def pretrained_config(config: ModelConfig, preprocessing: Preprocessing) -> dict[str, Any]:
+    resnet, stem = config.family == "resnet", config.stages is not None
+    first = "patch_embed.proj" if not stem else "patch_embed.backbone.stem.conv"
+    if stem and not config.stages:
+        first = "patch_embed.backbone.conv"
+    return {
+        "input_size": [config.channels, *preprocessing.rows_columns],
+        "fixed_input_size": not resnet,
+        "interpolation": preprocessing.resample,
+        "crop_pct": 1.0 if preprocessing.crop == "squash" else preprocessing.crop_fraction,
+        "crop_mode": preprocessing.crop,
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
+        "num_classes": config.num_classes,
+        "first_conv": "stem.conv" if resnet else first,
+        "classifier": "head.fc" if resnet else "head",
+    }
+
+
+def preprocessing_from(info: dict[str, Any]) -> Preprocessing | None:
+    """From the pretrained_cfg of a timm folder."""
+    facts = info.get("pretrained_cfg")
+    if not isinstance(facts, dict) or "mean" not in facts:
+        return None
+    if facts.get("crop_mode", "center") not in ("center", "squash"):
+        raise UserError(f"config.json: crop_mode {facts['crop_mode']!r} is not known; center and squash are")
+    return Preprocessing(
+        image_size=tuple(facts.get("input_size", (3, 224, 224))[1:]),  # pyright: ignore[reportArgumentType]
+        mean=tuple(facts["mean"]),
+        std=tuple(facts["std"]),
+        resample=facts.get("interpolation", "bicubic"),
+        crop=facts.get("crop_mode", "center"),
+        crop_fraction=float(facts.get("crop_pct", 0.875)),
+    )
+
+
+def _plain_name(config: ModelConfig) -> str:
+    """The nearest name timm has; its arguments say the rest, so any would do."""
+    size = SIZES.get((config.width, config.depth), "base")
+    patch = {"huge": 14, "tiny": 16}.get(size, config.patch_size if config.patch_size in (16, 32) else 16)
+    return f"vit_{size}_patch{patch}_224"
+
+
+def _describe_resnet(config: ModelConfig) -> tuple[str, dict[str, Any]]:
+    factor = config.stem_width // 64
+    if config.stem_arithmetic != "timm":
+        raise UserError("timm cannot express this model: stem_arithmetic is 'official'")
+    # timm names a few of the family; the others are built from the same class with other numbers.
+    name = RESNETS.get((config.stages or (), factor))
+    if name is None:
+        raise UserError(f"timm has no BiT ResNet with stages {config.stages} and width factor {factor}")
+    return name, {"in_chans": config.channels}
+
+
+def _stripped(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Short name -> full name, the prefixes of training wrappers taken off."""
+    names = {name: name for name in tensors}
+    again = True
+    while again:
+        again = False
+        for prefix in PREFIXES:
+            if any(short == prefix + PATCHES or short.startswith(prefix + "patch_embed.") for short in names):
+                names = {short.removeprefix(prefix): name for short, name in names.items()}
+                again = True
+    return names
+
+
+def _fold_dinov2(tensors: Tensors, full_names: dict[str, str], notes: list[str]) -> tuple[Tensors, dict[str, str]]:
+    """DINOv2's own files: registers and SwiGLU under other names, blocks in chunks, and registers that have no
+    position while the class token has one. Ours have one for all or none, so it is added to the class token."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        new = re.sub(r"^blocks\.\d+\.(\d+)\.(?=norm|attn|ls|mlp)", r"blocks.\1.", name)
+        new = new.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
+        new = "reg_token" if new == "register_tokens" else new
+        full_names = {**full_names, new: full_names[name]} if new != name else full_names
+        renamed[new] = tensor
+    if "register_tokens" in tensors and "cls_token" in renamed and "pos_embed" in renamed:
+        positions = renamed["pos_embed"]
+        renamed["cls_token"] = renamed["cls_token"] + positions[:, :1]
+        renamed["pos_embed"] = positions[:, 1:]
+        notes.append("the class token's position was added to the class token, as registers have none")
+    return renamed, full_names
+
+
+def _why(name: str) -> str:
+    if name.startswith("head."):
+        return "a projection head used in pre-training only"
+    return "not a part of the model"
+
+
+def _resnet_config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> ModelConfig:
+    root = tensors["stem.conv.weight"]
+    stages = tuple(
+        count(tensors, rf"stages\.{stage}\.blocks\.(\d+)\.") for stage in range(count(tensors, r"stages\.(\d+)\."))
+    )
+    if not stages or root.ndim != 4:
+        raise UserError("the file has a ResNet's root but no stage")
+    factor = root.shape[0] // 64
+    return ModelConfig(
+        name=given.name if given else "",
+        family="resnet",
+        image_size=given.image_size if given else 224,
+        channels=root.shape[1],
+        stages=stages,
+        stem_width=root.shape[0],
+        stem_arithmetic="timm",
+        width=2048 * max(factor, 1),
+        depth=sum(stages),
+        num_heads=1,
+        mlp_dim=1,
+        patch_size=1,
+        num_classes=tensors["head.fc.bias"].shape[0] if "head.fc.bias" in tensors else 0,
+        positions="none",
+        class_token=False,
+        pooling="average",
+    )
+
+
+def _config(
+    tensors: Mapping[str, Tensor], info: dict[str, Any], given: ModelConfig | None, notes: list[str]
+) -> ModelConfig:
+    projection, depth = tensors[PATCHES], count(tensors, r"blocks\.(\d+)\.")
+    first, second = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
+    if not depth or first is None or second is None or projection.ndim != 4 or first.ndim != 2 or second.ndim != 2:
+        raise UserError("the file has a patch projection but no whole Transformer block")
+    arguments = info.get("model_args") or {}
+    width, patch_size = projection.shape[0], projection.shape[2]
+    stages, stem_width, channels = _stem(tensors, projection.shape[1])
+    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
+    class_token, distilled = "cls_token" in tensors, "dist_token" in tensors
+    prefix = int(class_token) + int(distilled) + registers
+    stride = ModelConfig(patch_size=1, stages=stages, image_size=1024).stem_stride
+    if given is None and "img_size" in arguments:
+        given = ModelConfig(image_size=arguments["img_size"], patch_size=1)
+    positions = tensors.get("pos_embed")
+    size, class_position = grid_of(positions, prefix, patch_size * stride, given)
+    after = "fc_norm.weight" in tensors
+    average = after or not class_token or arguments.get("global_pool") == "avg"
+    heads = arguments.get("num_heads") or heads_of(width, depth, given, notes)
+    gated = second.shape[1] * 2 == first.shape[0]
+    tanh = arguments.get("act_layer") in ("gelu_tanh", "quick_gelu_tanh")
+    return ModelConfig(
+        name=given.name if given else "",
+        image_size=size,
+        channels=channels,
+        patch_size=patch_size,
+        width=width,
+        depth=depth,
+        num_heads=heads,
+        mlp_dim=first.shape[0],
+        num_classes=_classes(tensors),
+        stages=stages,
+        stem_width=stem_width,
+        stem_arithmetic="timm",
+        positions="none" if positions is None else "learned",
+        interpolation="timm",
+        class_token=class_token,
+        class_position=class_position,
+        distillation_token=distilled,
+        registers=registers,
+        pooling="average" if average else "class",
+        norm_after_pooling=after,
+        representation_size=tensors["pre_logits.fc.bias"].shape[0] if "pre_logits.fc.bias" in tensors else 0,
+        activation="swiglu" if gated else "gelu_tanh" if tanh else "gelu",
+        norm_eps=1e-6,
+        qkv_bias="blocks.0.attn.qkv.bias" in tensors,
+        layer_scale=1e-5 if "blocks.0.ls1.gamma" in tensors else None,
+    )
+
+
+def _classes(tensors: Mapping[str, Tensor]) -> int:
+    head = tensors.get("head.weight")
+    return head.shape[0] if head is not None and head.ndim == 2 and "head.bias" in tensors else 0
+
+
+def _stem(tensors: Mapping[str, Tensor], channels: int) -> tuple[tuple[int, ...] | None, int, int]:
+    """(stages, stem width, image channels) of a hybrid, or none of a plain model."""
+    backbone = "patch_embed.backbone."
+    for root, stages in ((f"{backbone}conv.weight", ()), (f"{backbone}stem.conv.weight", None)):
+        if root in tensors:
+            if stages is None:
+                found = count(tensors, r"patch_embed\.backbone\.stages\.(\d+)\.")
+                stages = tuple(
+                    count(tensors, rf"patch_embed\.backbone\.stages\.{stage}\.blocks\.(\d+)\.")
+                    for stage in range(found)
+                )
+            return stages, tensors[root].shape[0], tensors[root].shape[1]
+    return None, 64, channels

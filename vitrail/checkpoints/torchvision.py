@@ -1,0 +1,109 @@
+"""torchvision's vit_b_16 and its sisters: a class token, learned positions, exact GELU, nothing else."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, write
+from vitrail.checkpoints.shapes import count, grid_of, heads_of
+from vitrail.config import ModelConfig
+from vitrail.errors import UserError
+
+LAYER = "encoder.layers.encoder_layer_"
+
+
+def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    return "conv_proj.weight" in tensors and "class_token" in tensors
+
+
+def from_torchvision(tensors: Mapping[str, Tensor], given: ModelConfig | None = None) -> Reading:
+    notes: list[str] = []
+    config = _config(tensors, given, notes)
+    # Files older than torchvision 0.14 call the two Linears of the MLP linear_1 and linear_2.
+    old = f"{LAYER}0.mlp.linear_1.weight" in tensors
+    state, origin = read(rules(config, old), tensors, "the torchvision file")
+    used = {name for names in origin.values() for name in names}
+    dropped = {name: "not a part of the model" for name in tensors if name not in used}
+    return Reading("torchvision", config, state, origin, dropped, notes)
+
+
+def to_torchvision(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
+    return write(target_rules(state, config), state)
+
+
+def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+    """The rules to write this model by, or a UserError that says what torchvision cannot express."""
+    require(
+        config,
+        "torchvision",
+        family="vit",
+        stages=None,
+        attention="full",
+        positions="learned",
+        positions_at="stem",
+        class_token=True,
+        class_position=True,
+        pooling="class",
+        registers=0,
+        distillation_token=False,
+        layer_scale=None,
+        qkv_bias=True,
+        activation=("gelu", "gelu_tanh"),
+        channels=3,
+    )
+    if config.image_size != (config.rows_columns[0],) * 2:
+        raise UserError(f"torchvision cannot express this model: its images are square, not {config.rows_columns}")
+    if not config.num_classes:
+        raise UserError("torchvision cannot express this model: it always has a head; this one has none")
+    return list(rules(config))
+
+
+def rules(config: ModelConfig, old: bool = False) -> Iterator[Rule]:
+    yield from _both("patch_embed.proj", "conv_proj")
+    yield same("cls_token", "class_token")
+    yield same("pos_embed", "encoder.pos_embedding")
+    fc1, fc2 = ("linear_1", "linear_2") if old else ("0", "3")
+    for layer in range(config.depth):
+        ours, theirs = f"blocks.{layer}", f"{LAYER}{layer}"
+        yield from _both(f"{ours}.norm1", f"{theirs}.ln_1")
+        yield same(f"{ours}.attn.qkv.weight", f"{theirs}.self_attention.in_proj_weight")
+        yield same(f"{ours}.attn.qkv.bias", f"{theirs}.self_attention.in_proj_bias")
+        yield from _both(f"{ours}.attn.proj", f"{theirs}.self_attention.out_proj")
+        yield from _both(f"{ours}.norm2", f"{theirs}.ln_2")
+        yield from _both(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}")
+        yield from _both(f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}")
+    yield from _both("norm", "encoder.ln")
+    if config.representation_size:
+        yield from _both("pre_logits.fc", "heads.pre_logits")
+    if config.num_classes:
+        yield from _both("head", "heads.head")
+
+
+def _both(native: str, foreign: str) -> Iterator[Rule]:
+    yield same(f"{native}.weight", f"{foreign}.weight")
+    yield same(f"{native}.bias", f"{foreign}.bias")
+
+
+def _config(tensors: Mapping[str, Tensor], given: ModelConfig | None, notes: list[str]) -> ModelConfig:
+    projection = tensors["conv_proj.weight"]
+    depth = count(tensors, r"encoder\.layers\.encoder_layer_(\d+)\.")
+    hidden = next((t for name, t in tensors.items() if name.endswith(("mlp.0.weight", "mlp.linear_1.weight"))), None)
+    if not depth or hidden is None or projection.ndim != 4:
+        raise UserError("the file has torchvision's patch projection but no whole encoder layer")
+    width, channels, patch_size = projection.shape[:3]
+    size, _ = grid_of(tensors.get("encoder.pos_embedding"), 1, patch_size, given)
+    return ModelConfig(
+        name=given.name if given else "",
+        image_size=size,
+        channels=channels,
+        patch_size=patch_size,
+        width=width,
+        depth=depth,
+        num_heads=heads_of(width, depth, given, notes),
+        mlp_dim=hidden.shape[0],
+        num_classes=tensors["heads.head.bias"].shape[0] if "heads.head.bias" in tensors else 0,
+        representation_size=tensors["heads.pre_logits.bias"].shape[0] if "heads.pre_logits.bias" in tensors else 0,
+        interpolation="torchvision",
+        activation="gelu",
+        norm_eps=1e-6,
+    )

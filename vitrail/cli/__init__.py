@@ -1,0 +1,97 @@
+"""The `vitrail` command: one file a command, imported only when it is asked for, so that help is instant."""
+
+import importlib
+import json
+import sys
+from typing import Any
+
+from vitrail.errors import UserError
+
+COMMANDS = {
+    "models": "the models there are: parameters, GMACs, tokens",
+    "plan": "parameters, FLOPs, memory and time of a training before paying for it",
+    "convert": "weights from one format to another, with a parity report",
+    "data": "check: find what is wrong with a data set; shard: write it as .tar files",
+}
+
+GROUPS = {"data": ("check", "shard")}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: find the command, run it, and turn what goes wrong into one clear message."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        _run(arguments)
+    except UserError as error:
+        print(f"vitrail: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("vitrail: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`vitrail models | head`): nothing is wrong.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def emit_json(document: Any) -> None:
+    """The one JSON document a command prints on stdout under --json."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """A line for the person, on stderr, so that stdout stays what was asked for."""
+    print(text, file=sys.stderr)
+
+
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return
+    if arguments[0] in ("-V", "--version"):
+        from vitrail import __version__
+
+        print(f"vitrail {__version__}")
+        return
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise UserError(_unknown("command", name, COMMANDS))
+    module = importlib.import_module(f"vitrail.cli.{name}")
+    if name in GROUPS:
+        if not rest or rest[0] in ("-h", "--help"):
+            print(f"usage: vitrail {name} {{{','.join(GROUPS[name])}}} ...\n\n{COMMANDS[name]}")
+            return
+        if rest[0] not in GROUPS[name]:
+            raise UserError(_unknown(f"`vitrail {name}` command", rest[0], GROUPS[name]))
+        name, command, rest = f"{name} {rest[0]}", getattr(module, rest[0]), rest[1:]
+    else:
+        command = module.command
+    import tyro
+
+    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
+    tyro.cli(command, args=rest, prog=f"vitrail {name}", config=style)
+
+
+def _unknown(kind: str, given: str, known: Any) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"there is no {kind} {given!r}; {hint}"
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "vitrail: the Vision Transformer, from a folder of photos to a served model",
+            "",
+            "usage: vitrail COMMAND ...      (vitrail COMMAND --help explains each)",
+            "",
+            *lines,
+            "",
+            "Every command takes --json: one JSON document on stdout, everything else on stderr.",
+            "Exit status: 0 done, 2 something you can fix, 1 a bug, 130 or 143 interrupted.",
+        ]
+    )

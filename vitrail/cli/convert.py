@@ -1,0 +1,87 @@
+"""`vitrail convert`: weights from one format to another, with a parity report."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from vitrail.cli import emit_json, note
+
+NUMBERED = re.compile(r"(blocks\.|layers?\.|encoderblock_|encoder_layer_|stages\.|block|unit)\d+")
+
+
+def command(
+    source: Annotated[str, tyro.conf.Positional],
+    destination: Annotated[Path, tyro.conf.Positional],
+    *,
+    to: Literal["bundle", "timm", "huggingface", "google", "torchvision"] = "bundle",
+    model: str | None = None,
+    image_size: tuple[int, int] | int | None = None,
+    preprocessing: Literal["imagenet", "half"] | None = None,
+    labels: Path | None = None,
+    overwrite: bool = False,
+    no_check: bool = False,
+    json: bool = False,
+) -> None:
+    """Convert weights, and report what was mapped, dropped or made up, and how far the logits are apart.
+
+    The source may be a bundle or run folder, a timm or Hugging Face folder, a .safetensors, .npz or .pth file, or
+    hf:owner/name. Its format, size and grid are recognised from the tensors.
+
+    Args:
+        source: What to convert.
+        destination: A folder for bundle and huggingface; .npz for google; a folder, .safetensors or .pth for timm;
+            .safetensors or .pth for torchvision.
+        to: The format to write.
+        model: The model's name, where the file cannot say (heads of an unusual width).
+        image_size: Interpolate the positions to another image size: one number, or rows and columns.
+        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
+        labels: A file of class names: JSON with label_names and label_descriptions, or one name a line.
+        overwrite: Replace what is there.
+        no_check: Do not run the two models to compare their logits.
+        json: Print one JSON document.
+    """
+    from vitrail.checkpoints.convert import convert
+
+    report = convert(
+        source,
+        destination,
+        to,
+        model=model,
+        image_size=image_size,
+        preprocessing=preprocessing,
+        labels=labels,
+        overwrite=overwrite,
+        check=not no_check,
+    )
+    if json:
+        for line in report.notes:
+            note(line)
+        emit_json(report.to_json())
+        return
+    print(f"{report.source}\n  -> {report.result}\n")
+    print(f"mapped {sum(len(row['source']) for row in report.mapped)} tensors")
+    for (before, after), times in Counter(map(_pattern, report.mapped)).items():
+        count = f" x {times}" if times > 1 else ""
+        print(f"  {before}  ->  {after}{count}" if before != after else f"  {after}{count}")
+    for title, rows in (("dropped", report.dropped), ("made up", report.created)):
+        print(f"{title} {len(rows)} tensors")
+        for name, reason in rows.items():
+            print(f"  {name}: {reason}")
+    for line in report.notes:
+        print(f"note: {line}" if not line.startswith("WARNING") else line)
+    if report.max_logit_difference is None:
+        print(report.compared or "logits were not compared")
+    else:
+        print(f"largest difference {report.max_logit_difference:.2e} ({report.compared})")
+
+
+def _pattern(row: dict[str, list[str]]) -> tuple[str, str]:
+    """A row with its numbers taken out, so that the blocks of a model make one line."""
+
+    def short(names: list[str]) -> str:
+        return " + ".join(NUMBERED.sub(r"\1*", name) for name in names)
+
+    return short(row["source"]), short(row["result"])

@@ -1,0 +1,168 @@
+"""`vitrail data check`: find what is wrong with a data set. `vitrail data shard`: write it as tar shards."""
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from vitrail.cli import emit_json, note
+from vitrail.config.data import DataConfig
+from vitrail.errors import UserError
+
+
+def check(
+    src: Annotated[str, tyro.conf.Positional],
+    out: Path = Path("data-check"),
+    split_seed: int = DataConfig.split_seed,
+    val_fraction: float = DataConfig.val_fraction,
+    test_fraction: float = DataConfig.test_fraction,
+    max_pixels: int = DataConfig.max_pixels,
+    workers: int | None = None,
+    json: bool = False,
+) -> None:
+    """Decode every image of a data set and report what is wrong with it.
+
+    Finds unreadable files, odd modes, exact and near duplicates, leaks between the splits and contradicting
+    labels; shows class balance and sizes. Writes check.html and check.json.
+
+    Args:
+        src: digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files,
+            or hf:owner/name.
+        out: Folder for check.html and check.json.
+        split_seed: Seeds the split of a source that has none of its own.
+        val_fraction: Share set aside for validation where the source has no val split.
+        test_fraction: Share set aside for the test where the source has no splits at all.
+        max_pixels: Larger images are refused by their header.
+        workers: Threads that decode; all processors by default.
+        json: Print the findings as JSON.
+    """
+    from vitrail.data import open_data
+    from vitrail.data.doctor_report import render
+
+    source = open_data(
+        DataConfig(
+            source=src,
+            split_seed=split_seed,
+            val_fraction=val_fraction,
+            test_fraction=test_fraction,
+            max_pixels=max_pixels,
+            workers=workers,
+        )
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made a folder: {error.strerror}") from error
+    for text in source.notes:
+        note(f"note: {text}")
+    findings = _examine(source, max_pixels, workers)
+    try:
+        (out / "check.json").write_text(json_format.dumps(findings, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        (out / "check.html").write_text(render(findings, source), "utf-8")
+    except OSError as error:
+        raise UserError(f"the report cannot be written to --out {out}: {error.strerror}") from error
+    if json:
+        emit_json(findings)
+    else:
+        _print_table(findings)
+    note(f"report: {out / 'check.html'}")
+
+
+def shard(
+    src: Annotated[str, tyro.conf.Positional],
+    out: Annotated[Path, tyro.conf.Positional],
+    split_seed: int = DataConfig.split_seed,
+    val_fraction: float = DataConfig.val_fraction,
+    test_fraction: float = DataConfig.test_fraction,
+    megabytes: int = 256,
+    json: bool = False,
+) -> None:
+    """Write a data set as tar shards, which are quick to read from disks and networks that dislike small files.
+
+    Images are copied as they are; pixels from memory become PNG. The splits are written as they stand, so a split
+    cut by seed becomes the data set's own.
+
+    Args:
+        src: Any source; see `vitrail data check --help`.
+        out: A new or empty folder for the shards, such as train-000000.tar, and classes.txt.
+        split_seed: Seeds the split of a source that has none of its own.
+        val_fraction: Share set aside for validation where the source has no val split.
+        test_fraction: Share set aside for the test where the source has no splits at all.
+        megabytes: Size of a shard, about.
+        json: Print what was written as JSON.
+    """
+    from vitrail.data import open_data
+    from vitrail.data.shard_writer import write_shards
+
+    config = DataConfig(source=src, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
+    source = open_data(config)
+    for text in source.notes:
+        note(f"note: {text}")
+    written = write_shards(source, out, shard_bytes=megabytes << 20)
+    if json:
+        emit_json(written)
+    else:
+        print(f"{sum(written['splits'].values()):,} samples ({_listed(written['splits'])}) in {out}")
+        for each in written["skipped"]:
+            print(f"left out: {each['id']} {each['reason']}")
+
+
+def _examine(source: Any, max_pixels: int, workers: int | None) -> dict[str, Any]:
+    """The check, under a progress bar where a person is watching."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from vitrail.data.doctor import check_source
+
+    columns = (
+        TextColumn("decoding"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("decoding", total=sum(len(split) for split in source.splits.values()))
+        checkup = check_source(
+            source, max_pixels=max_pixels, workers=workers, progress=lambda done: bar.advance(task, done)
+        )
+    return checkup.to_json()
+
+
+def _print_table(findings: dict[str, Any]) -> None:
+    counts = [sum(each.values()) for each in findings["class_balance"].values()]
+    sizes = findings["sizes"]
+    rows = [
+        ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
+        ("classes", f"{len(counts):,}  (of {min(counts):,} to {max(counts):,} images)"),
+        ("unreadable", _count(findings["corrupt"], "reason")),
+        ("unusual modes", _count(findings["odd_modes"], "mode")),
+        ("named like another format", _count(findings["misnamed"], "format")),
+        ("exact duplicates", _groups(findings["exact_duplicates"])),
+        ("near duplicates", _groups(findings["near_duplicates"])),
+        ("leaks between splits", _groups([each["members"] for each in findings["leaks"]])),
+        ("contradicting labels", _groups([each["members"] for each in findings["conflicts"]])),
+    ]
+    if sizes:
+        spans = [f"{sizes[side]['least']} to {sizes[side]['most']}" for side in ("rows", "columns")]
+        rows.insert(2, ("size", f"{spans[0]} rows, {spans[1]} columns"))
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}")
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def _count(found: list[dict[str, Any]], key: str) -> str:
+    return f"{len(found):,}  (such as {found[0]['id']}: {found[0][key]})" if found else "0"
+
+
+def _groups(groups: list[list[dict[str, Any]]]) -> str:
+    if not groups:
+        return "0"
+    kind = "group" if len(groups) == 1 else "groups"
+    return f"{len(groups):,} {kind}  (such as {' = '.join(each['id'] for each in groups[0][:2])})"

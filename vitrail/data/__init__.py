@@ -1,0 +1,29 @@
+"""Where images come from: sources, decoding, transforms, and the loader that joins them.
+
+`vitrail.data.loader` alone needs torch, so it is imported by its own name.
+"""
+
+from vitrail.data.decode import BadImage, decode
+from vitrail.data.sources import (
+    UNLABELLED,
+    Sample,
+    Source,
+    Split,
+    files_split,
+    match_classes,
+    open_data,
+    open_source,
+)
+
+__all__ = [
+    "UNLABELLED",
+    "BadImage",
+    "Sample",
+    "Source",
+    "Split",
+    "decode",
+    "files_split",
+    "match_classes",
+    "open_data",
+    "open_source",
+]

@@ -1,0 +1,134 @@
+"""Sizes, crops and the small affine map, on pictures as Pillow images."""
+
+import math
+
+from PIL import Image
+
+from vitrail.config import Preprocessing
+from vitrail.data.decode import Planes
+from vitrail.data.draws import Draws
+
+RESAMPLE = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "nearest": Image.Resampling.NEAREST,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+}
+_LARGE = 1 << 26
+"""Pixels beyond which a resized picture is not made whole only to be cropped."""
+
+Box = tuple[float, float, float, float]
+"""left, top, right, bottom in pixels."""
+
+
+def size_of(planes: Planes) -> tuple[int, int]:
+    """(rows, columns)"""
+    return planes[0].height, planes[0].width
+
+
+def resize(planes: Planes, size: tuple[int, int], resample: str, box: Box | None = None) -> Planes:
+    """The picture, or the box of it, at (rows, columns)."""
+    rows, columns = size
+    return tuple(plane.resize((columns, rows), RESAMPLE[resample], box=box) for plane in planes)
+
+
+def evaluation_crop(planes: Planes, preprocessing: Preprocessing) -> Planes:
+    """What a model sees at evaluation, pixel for pixel as timm's evaluation transform makes it."""
+    target = preprocessing.rows_columns
+    if preprocessing.crop == "squash":
+        return resize(planes, target, preprocessing.resample)
+    size = size_of(planes)
+    resized = evaluation_size(size, target, preprocessing.crop_fraction)
+    # torchvision's rounding: half to even.
+    top, left = (round((have - want) / 2.0) for have, want in zip(resized, target, strict=True))
+    if resized[0] * resized[1] > max(_LARGE, 16 * target[0] * target[1]):
+        # A picture of 1 x 10000 would grow to hundreds of millions of pixels: cut the part out while resizing.
+        down, right = size[0] / resized[0], size[1] / resized[1]
+        box = (left * right, top * down, (left + target[1]) * right, (top + target[0]) * down)
+        return resize(planes, target, preprocessing.resample, box)
+    planes = resize(planes, resized, preprocessing.resample)
+    return tuple(plane.crop((left, top, left + target[1], top + target[0])) for plane in planes)
+
+
+def evaluation_size(size: tuple[int, int], target: tuple[int, int], crop_fraction: float) -> tuple[int, int]:
+    """The size (rows, columns) from which the centre is cut."""
+    rows, columns = size
+    scaled = tuple(math.floor(side / crop_fraction) for side in target)
+    if scaled[0] == scaled[1]:
+        short, long = min(size), max(size)
+        grown = int(scaled[0] * long / short)
+        return (scaled[0], grown) if rows <= columns else (grown, scaled[0])
+    ratio = min(rows / scaled[0], columns / scaled[1])
+    return max(round(rows / ratio), target[0]), max(round(columns / ratio), target[1])
+
+
+def inception_box(size: tuple[int, int], area: tuple[float, float], aspect: tuple[float, float], draws: Draws) -> Box:
+    """A random part of the picture (Szegedy et al. 2015): a share of its area, of a random shape."""
+    rows, columns = size
+    for _ in range(10):
+        part = rows * columns * draws.uniform(*area)
+        shape = draws.log_uniform(*aspect)
+        width, height = round(math.sqrt(part * shape)), round(math.sqrt(part / shape))
+        if 0 < width <= columns and 0 < height <= rows:
+            left, top = draws.integer(columns - width + 1), draws.integer(rows - height + 1)
+            return left, top, left + width, top + height
+    # Only long thin pictures come here: the largest part in the middle whose shape is allowed.
+    width, height = (
+        min(columns, max(1, round(rows * aspect[1]))),
+        min(rows, max(1, round(columns / aspect[0]))),
+    )
+    left, top = (columns - width) // 2, (rows - height) // 2
+    return left, top, left + width, top + height
+
+
+def shrink_factor(box: Box, target: tuple[int, int]) -> int:
+    """By how much a JPEG may be reduced while decoding: what is cut out stays at least twice the target."""
+    spare = min((box[2] - box[0]) / target[1], (box[3] - box[1]) / target[0]) / 2
+    return next((factor for factor in (8, 4, 2) if spare >= factor), 1)
+
+
+def rescale_box(box: Box, size: tuple[int, int], actual: tuple[int, int]) -> Box:
+    """A box drawn for one size (rows, columns), on a picture that was decoded at another."""
+    if size == actual:
+        return box
+    down, right = actual[0] / size[0], actual[1] / size[1]
+    return (
+        box[0] * right,
+        box[1] * down,
+        min(box[2] * right, float(actual[1])),
+        min(box[3] * down, float(actual[0])),
+    )
+
+
+def small_affine(planes: Planes, rotate: float, translate: float, scale: float, fill: int, draws: Draws) -> Planes:
+    """Turned by up to `rotate` degrees about the centre, shifted, and scaled, all at once."""
+    rows, columns = size_of(planes)
+    angle = math.radians(draws.uniform(-rotate, rotate))
+    right = columns * draws.uniform(-translate, translate)
+    down = rows * draws.uniform(-translate, translate)
+    factor = draws.uniform(1 - scale, 1 + scale)
+    cosine, sine = math.cos(angle) / factor, math.sin(angle) / factor
+    middle_x, middle_y = columns / 2, rows / 2
+    # Pillow asks where each pixel of the result comes from.
+    start_x = middle_x - cosine * (middle_x + right) - sine * (middle_y + down)
+    start_y = middle_y + sine * (middle_x + right) - cosine * (middle_y + down)
+    return affine(planes, (cosine, sine, start_x, -sine, cosine, start_y), "bilinear", (fill,))
+
+
+def affine(
+    planes: Planes,
+    matrix: tuple[float, float, float, float, float, float],
+    resample: str,
+    fill: tuple[int, ...],
+) -> Planes:
+    """Pillow's affine map on every plane; `fill` has one value, or one a channel."""
+    result = []
+    for number, plane in enumerate(planes):
+        if plane.mode == "RGB":
+            colour: int | tuple[int, ...] = fill if len(fill) == 3 else fill[:1] * 3
+        else:
+            colour = fill[number] if len(fill) > number else fill[0]
+        result.append(plane.transform(plane.size, Image.Transform.AFFINE, matrix, RESAMPLE[resample], fillcolor=colour))
+    return tuple(result)

@@ -1,0 +1,339 @@
+"""Batches of a split, in an order and with augmentation that depend on the seed and the position alone.
+
+The training stream is endless and every slot of it is a pure function of (seed, position): which sample stands
+there, how it is augmented, and what replaces it if it cannot be read. So a stream that starts at position p is, bit
+for bit, what an uninterrupted one gives from p on, with any number of workers.
+
+Workers are threads, not processes. Pillow and numpy let go of Python's lock while they work, so threads decode in
+parallel; and they start at once, share the data in memory, need no shared-memory mount, and end with the program.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from vitrail.config import Preprocessing, TransformConfig
+from vitrail.data.decode import BadImage
+from vitrail.data.draws import Draws, permutation
+from vitrail.data.mixing import mix, needs_targets, soft_targets
+from vitrail.data.sources import Split
+from vitrail.data.transforms import EvaluationTransform, TrainingTransform
+from vitrail.errors import UserError
+
+_CHUNK = 8
+"""Encoded images a worker decodes at a time: few enough that a batch is shared among the workers."""
+_AHEAD = 2
+"""Batches prepared ahead of the loop."""
+_ATTEMPTS = 100
+"""Samples tried for one slot; with one bad in two, a hundred bad in a row do not happen."""
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that was passed over, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass
+class Batch:
+    """What a training or evaluation step needs."""
+
+    images: torch.Tensor  # [batch, channels, rows, columns] float32, normalised
+    labels: torch.Tensor  # [batch] int64, -1 where there is none
+    ids: list[str]
+    targets: torch.Tensor | None = None  # [batch, num_classes], where mixing or smoothing make labels soft
+    bad: list[BadSample] = field(default_factory=list)
+    position: int = 0
+    """Samples consumed once this batch is: where a resumed stream has to start."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass
+class _Raw:
+    """Some samples, ready but not yet normalised."""
+
+    pixels: np.ndarray  # [samples, rows, columns, channels] uint8
+    indices: list[int]
+    bad: list[BadSample]
+
+
+class TrainingLoader:
+    """The endless training stream of a split, from `position` on, in batches of constant size.
+
+    A sample that cannot be read is replaced by another one, drawn from (seed, position), so the batch size and all
+    later positions stay as they are. It is counted once in `bad`; above `max_bad` (a share of the split) the
+    iteration ends in a UserError.
+
+    Over several processes (`rank` of `world_size`) each takes its part of every global batch of
+    batch_size * world_size; position counts the samples of all of them.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        config: TransformConfig,
+        preprocessing: Preprocessing,
+        *,
+        batch_size: int,
+        seed: int,
+        num_classes: int,
+        position: int = 0,
+        workers: int | None = None,
+        max_bad: float = 0.01,
+        max_pixels: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not len(split):
+            raise UserError(f"the split {split.name!r} has no samples to train on")
+        if batch_size < 1:
+            raise UserError(f"the batch size must be at least 1, not {batch_size}")
+        limit = {} if max_pixels is None else {"max_pixels": max_pixels}
+        self.split, self.config, self.preprocessing = split, config, preprocessing
+        self.transform = TrainingTransform(config, preprocessing, **limit)
+        self.batch_size, self.seed, self.num_classes, self.position = batch_size, seed, num_classes, position
+        self.workers = default_workers(split) if workers is None else workers
+        self.max_bad = max_bad
+        self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
+        self.bad: dict[str, str] = {}
+        """Every sample that could not be read so far: id and reason."""
+        self._order = _Order(len(split), seed, config.repeats)
+        self._normalise = Normaliser(preprocessing, self.device)
+
+    @property
+    def samples_per_epoch(self) -> int:
+        return len(self.split)
+
+    def __iter__(self) -> Iterator[Batch]:
+        starts = _count(self.position, self.batch_size * self.world_size)
+        for start, raw in _prepare(starts, self._slots, self._load, self.workers, self._chunk):
+            batch = self._finish(start, raw)
+            self.position = batch.position
+            yield batch
+
+    @property
+    def _chunk(self) -> int:
+        return self.batch_size if self.split.in_memory else _CHUNK
+
+    def _slots(self, start: int) -> list[int]:
+        first = start + self.rank * self.batch_size
+        return list(range(first, first + self.batch_size))
+
+    def _load(self, slots: list[int]) -> _Raw:
+        rows, columns = self.preprocessing.rows_columns
+        raw = _Raw(np.empty((len(slots), rows, columns, self.transform.channels), np.uint8), [], [])
+        for place, slot in enumerate(slots):
+            raw.indices.append(self._fill(raw.pixels, place, slot, raw.bad))
+        return raw
+
+    def _fill(self, pixels: np.ndarray, place: int, slot: int, bad: list[BadSample]) -> int:
+        """The sample that stands at a slot of the stream, or the first one drawn in its stead that can be read."""
+        epoch, index, repeat = self._order.at(slot)
+        substitutes = Draws("substitute", self.seed, slot)
+        for _ in range(_ATTEMPTS):
+            name = self.split.ids[index]
+            try:
+                # A substitute differs from its sample's own turn in this epoch by the slot in its key.
+                draws = Draws("sample", self.seed, epoch, repeat, name)
+                pixels[place] = self.transform(self.split.read(index), draws)
+                return index
+            except BadImage as error:
+                bad.append(BadSample(name, str(error)))
+                index, repeat = substitutes.integer(len(self.split)), f"for{slot}"
+        raise UserError(
+            f"{_ATTEMPTS} samples in a row cannot be read; the last: {bad[-1].id} {bad[-1].reason}. "
+            "Find out what is wrong with `vitrail data check`"
+        )
+
+    def _finish(self, start: int, raw: _Raw) -> Batch:
+        check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
+        images = self._normalise(raw.pixels)
+        labels = torch.from_numpy(self.split.labels[raw.indices]).to(self.device)
+        targets = None
+        if needs_targets(self.config):
+            if int(labels.min()) < 0:
+                raise UserError("label smoothing, mixup and cutmix need a label for every sample; some have none")
+            targets = soft_targets(labels, self.num_classes, self.config.label_smoothing)
+            images, targets = mix(images, targets, self.config, self.seed, start, self.rank)
+        names = [self.split.ids[index] for index in raw.indices]
+        position = start + self.batch_size * self.world_size
+        return Batch(images, labels, names, targets, raw.bad, position)
+
+
+class EvaluationLoader:
+    """Every sample of a split exactly once, in order; the last batch is short, nothing is padded.
+
+    Samples that cannot be read are left out and listed in `bad`; a batch can be short, or empty, for it. Over
+    several processes each takes every world_size-th sample, so together they take each once.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        preprocessing: Preprocessing,
+        *,
+        batch_size: int,
+        workers: int | None = None,
+        max_bad: float = 1.0,
+        max_pixels: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if batch_size < 1:
+            raise UserError(f"the batch size must be at least 1, not {batch_size}")
+        limit = {} if max_pixels is None else {"max_pixels": max_pixels}
+        self.split, self.preprocessing, self.batch_size = split, preprocessing, batch_size
+        self.transform = EvaluationTransform(preprocessing, **limit)
+        self.workers = default_workers(split) if workers is None else workers
+        self.max_bad, self.rank, self.world_size = max_bad, rank, world_size
+        self.device = torch.device(device)
+        self.bad: dict[str, str] = {}
+        self._mine = list(range(rank, len(split), world_size))
+        self._normalise = Normaliser(preprocessing, self.device)
+
+    def __len__(self) -> int:
+        """Batches."""
+        return -(-len(self._mine) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.bad.clear()
+        starts = range(0, len(self._mine), self.batch_size)
+        chunk = self.batch_size if self.split.in_memory else _CHUNK
+        for start, raw in _prepare(starts, self._slots, self._load, self.workers, chunk):
+            check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
+            labels = torch.from_numpy(self.split.labels[raw.indices]).to(self.device)
+            names = [self.split.ids[index] for index in raw.indices]
+            position = min(start + self.batch_size, len(self._mine))
+            yield Batch(self._normalise(raw.pixels), labels, names, None, raw.bad, position)
+
+    def _slots(self, start: int) -> list[int]:
+        return self._mine[start : start + self.batch_size]
+
+    def _load(self, indices: list[int]) -> _Raw:
+        rows, columns = self.preprocessing.rows_columns
+        raw = _Raw(np.empty((len(indices), rows, columns, self.transform.channels), np.uint8), [], [])
+        for index in indices:
+            try:
+                raw.pixels[len(raw.indices)] = self.transform(self.split.read(index))
+                raw.indices.append(index)
+            except BadImage as error:
+                raw.bad.append(BadSample(self.split.ids[index], str(error)))
+        raw.pixels = raw.pixels[: len(raw.indices)]
+        return raw
+
+
+class Normaliser:
+    """uint8 [batch, rows, columns, channels] to float32 [batch, channels, rows, columns], on the device.
+
+    The order of operations (by 255, less mean, by std) is torchvision's, so results are equal to the last bit.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.mean = torch.tensor(preprocessing.mean, device=self.device).view(-1, 1, 1)
+        self.std = torch.tensor(preprocessing.std, device=self.device).view(-1, 1, 1)
+
+    def __call__(self, pixels: np.ndarray) -> torch.Tensor:
+        # Bytes cross to the device: a quarter of what floats would take.
+        writable = pixels if pixels.flags.writeable else pixels.copy()  # torch warns of others
+        images = torch.from_numpy(writable).to(self.device).permute(0, 3, 1, 2)
+        images = images.to(torch.float32, memory_format=torch.contiguous_format)
+        return images.div_(255).sub_(self.mean).div_(self.std)
+
+
+class _Order:
+    """Which (epoch, sample, repeat) stands at a position of the endless stream.
+
+    An epoch has as many positions as the split has samples. With repeated augmentation each sample stands
+    `repeats` times in a row, and an epoch shows that many fewer of them.
+    """
+
+    def __init__(self, count: int, seed: int, repeats: int) -> None:
+        self.count, self.seed, self.repeats = count, seed, repeats
+        self._orders: dict[int, np.ndarray] = {}
+
+    def at(self, position: int) -> tuple[int, int, int | str]:
+        epoch, place = divmod(position, self.count)
+        order = self._orders.get(epoch)
+        if order is None:
+            order = permutation(self.count, "order", self.seed, epoch)
+            # Workers look a little ahead, never far back: two epochs are enough to keep.
+            self._orders = {old: kept for old, kept in self._orders.items() if old >= epoch - 1} | {epoch: order}
+        return epoch, int(order[place // self.repeats]), place % self.repeats
+
+
+def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: float) -> None:
+    """Add what was found to the list, and stop when it has grown too long."""
+    bad.update({each.id: each.reason for each in found})
+    if found and len(bad) > max_bad * count + 1e-6:  # 0.29 * 100 is a little less than 29
+        shown = "; ".join(f"{name} {reason}" for name, reason in list(bad.items())[:3])
+        raise UserError(
+            f"{len(bad)} of {count} images cannot be used, more than --data.max-bad {max_bad:.3g} allows: {shown}. "
+            "Repair or remove them (vitrail data check lists them all), or raise --data.max-bad"
+        )
+
+
+def default_workers(split: Split) -> int:
+    """One thread where samples are in memory already, else one a processor, up to eight."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if split.in_memory else min(available, 8)
+
+
+def _count(start: int, step: int) -> Iterator[int]:
+    while True:
+        yield start
+        start += step
+
+
+def _prepare(
+    starts: Iterable[int],
+    slots: Callable[[int], list[int]],
+    load: Callable[[list[int]], _Raw],
+    workers: int,
+    chunk: int,
+) -> Iterator[tuple[int, _Raw]]:
+    """Batches in order; with workers, a few are prepared ahead."""
+    if workers == 0:
+        for start in starts:
+            yield start, load(slots(start))
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-loader")
+    waiting: deque[tuple[int, list[Future[_Raw]]]] = deque()
+    try:
+        for start in starts:
+            wanted = slots(start)
+            parts = [wanted[first : first + chunk] for first in range(0, len(wanted), chunk)]
+            waiting.append((start, [pool.submit(load, part) for part in parts]))
+            if len(waiting) > _AHEAD:
+                yield _gather(*waiting.popleft())
+        while waiting:
+            yield _gather(*waiting.popleft())
+    finally:
+        # Also when the loop that takes the batches is left early.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _gather(start: int, futures: list[Future[_Raw]]) -> tuple[int, _Raw]:
+    parts = [future.result() for future in futures]
+    if len(parts) == 1:
+        return start, parts[0]
+    return start, _Raw(
+        np.concatenate([part.pixels for part in parts]),
+        [index for part in parts for index in part.indices],
+        [each for part in parts for each in part.bad],
+    )

@@ -1,0 +1,131 @@
+"""Where samples come from: one interface (`base.py`), one file a format, `open_source` to tell them apart."""
+
+import difflib
+import glob
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitrail.config import DataConfig
+from vitrail.data.sources.base import UNLABELLED, Sample, Source, Split, SplitRule
+from vitrail.data.sources.classes import match_classes
+from vitrail.data.sources.folder import files_split
+from vitrail.errors import UserError
+
+__all__ = ["UNLABELLED", "Sample", "Source", "Split", "files_split", "match_classes", "open_data", "open_source"]
+
+_EMBEDDED = ("digits", "mnist5k")
+_KINDS = (
+    "digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files, hf:owner/name"
+)
+_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.xz", ".tar.bz2", ".7z", ".rar")
+
+
+def open_source(
+    src: str | Path, *, split_seed: int = 0, val_fraction: float = 0.1, test_fraction: float = 0.1
+) -> Source:
+    """Recognise and open a source; splits that it does not have are cut by `split_seed`, stratified."""
+    rule = SplitRule(split_seed, val_fraction, test_fraction)
+    text = str(src)
+    if text in _EMBEDDED:
+        from vitrail.data.sources.embedded import open_embedded
+
+        return open_embedded(text, rule)
+    if text.startswith("hf:"):
+        from vitrail.data.sources.huggingface import open_huggingface
+
+        return open_huggingface(text.removeprefix("hf:"), rule)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _open_folder(path, rule)
+    if path.is_file():
+        return _open_files(text, [path], path.parent, rule)
+    if any(mark in text for mark in "*?[{"):
+        return _open_glob(path, rule)
+    near = difflib.get_close_matches(text, _EMBEDDED, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"give one of: {_KINDS}"
+    raise UserError(f"there is no source {text!r}: no such file or folder; {hint}")
+
+
+def open_data(config: DataConfig) -> Source:
+    """The source that a configuration describes."""
+    return open_source(
+        config.source,
+        split_seed=config.split_seed,
+        val_fraction=config.val_fraction,
+        test_fraction=config.test_fraction,
+    )
+
+
+def _open_folder(path: Path, rule: SplitRule) -> Source:
+    from vitrail.data.sources.cifar import cifar_folder, open_cifar
+    from vitrail.data.sources.folder import open_folder
+    from vitrail.data.sources.idx import is_idx_folder, open_idx
+
+    if cifar_folder(path):
+        return open_cifar(path, rule)
+    if is_idx_folder(path):
+        return open_idx(path, rule)
+    for suffix in (".tar", ".parquet"):
+        if _holds(path, suffix):
+            return _open_files(str(path), sorted(path.rglob(f"*{suffix}")), path, rule)
+    return open_folder(path, rule)
+
+
+def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
+    files = [file for file in files if not file.name.startswith(".") and file.is_file()]
+    suffixes = {file.suffix.lower() for file in files}
+    if suffixes == {".tar"}:
+        from vitrail.data.sources.shards import open_shards
+
+        return open_shards(name, files, root, rule)
+    if suffixes == {".parquet"}:
+        from vitrail.data.sources.parquet import open_parquet
+
+        return open_parquet(name, files, root, rule)
+    first = next((file for file in files if file.suffix.lower() not in (".tar", ".parquet")), files[0])
+    if first.name.lower().endswith(_ARCHIVES):
+        raise UserError(f"{first} is an archive: unpack it and give the folder")
+    if "ubyte" in first.name or "batch" in first.name:
+        raise UserError(f"{first} is one file of several: give its folder, {first.parent}")
+    raise UserError(f"{first} is not a source; give one of: {_KINDS}")
+
+
+def _open_glob(pattern: Path, rule: SplitRule) -> Source:
+    files = sorted({Path(found) for each in _expand(str(pattern)) for found in glob.glob(each)})  # noqa: PTH207
+    if not files:
+        raise UserError(f"no file matches {str(pattern)!r}")
+    root = Path(os.path.commonpath([str(file.parent) for file in files]))
+    return _open_files(str(pattern), files, root, rule)
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    """shard-{000..012}.tar, WebDataset's way to name a row of files."""
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if match is None:
+        yield pattern
+        return
+    first, last = match.groups()
+    if not 0 <= int(last) - int(first) < 1_000_000:
+        raise UserError(f"{pattern!r}: the numbers in braces must rise")
+    for number in range(int(first), int(last) + 1):
+        yield from _expand(f"{pattern[: match.start()]}{number:0{len(first)}d}{pattern[match.end() :]}")
+
+
+def _holds(folder: Path, suffix: str, depth: int = 2) -> bool:
+    """Whether such files lie here or up to two folders down. A look at a few files a folder is enough."""
+    seen, folders = 0, []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry.path))
+            elif entry.name.lower().endswith(suffix):
+                return True
+            else:
+                seen += 1
+                if seen >= 50:
+                    return False
+    return depth > 0 and any(_holds(each, suffix, depth - 1) for each in folders[:20])

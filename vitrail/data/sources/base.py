@@ -1,0 +1,222 @@
+"""The one interface of every source: named splits of samples, each with random access by index.
+
+A format only has to say what its samples are called, how they are labelled, and how to read one: a `Reader`.
+Everything else (splitting, fingerprints, lookup) is here, once.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from vitrail.data.sources.classes import check_classes
+from vitrail.data.sources.splits import stratified_split
+from vitrail.errors import UserError
+
+UNLABELLED = -1
+MAX_SAMPLE_BYTES = 1 << 30
+"""No single encoded image is read beyond this size: a file of that size is not an image."""
+
+Content = bytes | np.ndarray
+"""What a sample holds: an encoded image, or pixels as uint8 [rows, columns, channels]."""
+
+
+class Reader(Protocol):
+    """Reads the row-th sample of a format. Must be safe to call from several threads and cheap to pickle."""
+
+    def read(self, row: int) -> Content: ...
+
+    def size(self, row: int) -> int:
+        """Bytes of the sample's content, without reading it where the format allows."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayReader:
+    """Samples that are kept in memory as pixels."""
+
+    array: np.ndarray  # [samples, rows, columns, channels] uint8
+
+    def read(self, row: int) -> np.ndarray:
+        return self.array[row]
+
+    def size(self, row: int) -> int:
+        return int(self.array[row].nbytes)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image with its label and stable id; `read` fetches the content."""
+
+    id: str
+    label: int | None
+    read: Callable[[], Content]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Some samples of a source, in a fixed order."""
+
+    name: str
+    ids: Sequence[str]
+    labels: np.ndarray  # [samples] int64, UNLABELLED where there is none
+    reader: Reader = field(repr=False)
+    rows: np.ndarray  # [samples] int64: where each sample is for the reader
+
+    def __post_init__(self) -> None:
+        assert len(self.ids) == len(self.labels) == len(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        label = int(self.labels[index])
+        row = int(self.rows[index])
+        return Sample(self.ids[index], None if label == UNLABELLED else label, lambda: self.reader.read(row))
+
+    def read(self, index: int) -> Content:
+        return self.reader.read(int(self.rows[index]))
+
+    def size(self, index: int) -> int:
+        return self.reader.size(int(self.rows[index]))
+
+    @cached_property
+    def in_memory(self) -> bool:
+        return isinstance(self.reader, ArrayReader)
+
+    def subset(self, indices: Sequence[int] | np.ndarray, name: str = "") -> "Split":
+        """The samples at these indices, in this order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        ids: list[str] = [self.ids[int(index)] for index in chosen]
+        return Split(
+            name or self.name,
+            ids,
+            self.labels[chosen],
+            self.reader,
+            self.rows[chosen],
+        )
+
+    @staticmethod
+    def of(
+        name: str, ids: Sequence[str], labels: Sequence[int] | np.ndarray, reader: Reader, start: int = 0
+    ) -> "Split":
+        """A split whose samples are the reader's rows from `start` on."""
+        rows = np.arange(start, start + len(ids), dtype=np.int64)
+        return Split(name, ids, np.asarray(labels, dtype=np.int64), reader, rows)
+
+    @staticmethod
+    def of_array(name: str, images: np.ndarray, labels: Sequence[int] | np.ndarray) -> "Split":
+        """A split of pixels in memory, uint8 [samples, rows, columns] or [samples, rows, columns, channels]."""
+        pixels = images[..., None] if images.ndim == 3 else images
+        assert pixels.dtype == np.uint8
+        ids = [f"{name}/{index:06d}" for index in range(len(images))]
+        return Split.of(name, ids, labels, ArrayReader(pixels))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where samples come from: classes by name, and splits by name (train, val, test)."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: dict[str, Split]
+    made_splits: tuple[str, ...] = ()
+    """Which splits are ours, cut by seed, rather than the data set's own."""
+    notes: tuple[str, ...] = ()
+    """What the person should know about how the source was read."""
+
+    def split(self, name: str) -> Split:
+        """A split by name; `all` is every sample of every split, in order of id."""
+        if name == "all":
+            return self.all
+        if name not in self.splits:
+            raise UserError(f"{self.name} has no split {name!r}; there are {', '.join([*self.splits, 'all'])}")
+        return self.splits[name]
+
+    @cached_property
+    def all(self) -> Split:
+        parts = list(self.splits.values())
+        ids = [name for part in parts for name in part.ids]
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        labels = np.concatenate([part.labels for part in parts])[order]
+        members = np.concatenate([np.full(len(part), number) for number, part in enumerate(parts)])[order]
+        rows = np.concatenate([part.rows for part in parts])[order]
+        readers = [part.reader for part in parts]
+        ids = [ids[index] for index in order]
+        if all(reader is readers[0] for reader in readers):
+            return Split("all", ids, labels, readers[0], rows)
+        return Split("all", ids, labels, JoinedReader(tuple(readers), members, rows), np.arange(len(ids)))
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the ids, class names and sizes of all samples, whatever their order or split."""
+        digest = hashlib.sha256()
+        for line in sorted(self._lines()):
+            digest.update(line)
+        return digest.hexdigest()
+
+    def _lines(self) -> list[bytes]:
+        lines = []
+        for split in self.splits.values():
+            for index, name in enumerate(split.ids):
+                label = int(split.labels[index])
+                named = "" if label == UNLABELLED else self.classes[label]
+                lines.append(f"{name}\0{named}\0{split.size(index)}\n".encode("utf-8", "surrogateescape"))
+        return lines
+
+
+@dataclass(frozen=True)
+class JoinedReader:
+    """Several readers as one."""
+
+    readers: tuple[Reader, ...]
+    members: np.ndarray  # [samples]: which reader
+    rows: np.ndarray  # [samples]: which of its rows
+
+    def read(self, row: int) -> Content:
+        return self.readers[self.members[row]].read(int(self.rows[row]))
+
+    def size(self, row: int) -> int:
+        return self.readers[self.members[row]].size(int(self.rows[row]))
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How to make the splits that a source does not have."""
+
+    seed: int = 0
+    val_fraction: float = 0.1
+    test_fraction: float = 0.1
+
+
+def finish(
+    name: str, classes: Sequence[str], found: dict[str, Split], rule: SplitRule, notes: Sequence[str] = ()
+) -> Source:
+    """A Source from the splits a format found; what is missing is cut from the rest, stratified and seeded.
+
+    `found` has either named splits, or a single one named "" for a data set that has none.
+    """
+    check_classes(name, classes)
+    if not any(len(split) for split in found.values()):
+        raise UserError(f"{name}: there are no images")
+    # A data set that is all "train" has not set anything aside either.
+    if set(found) in ({""}, {"train"}):
+        (whole,) = found.values()
+        parts = _cut(whole, {"test": rule.test_fraction, "val": rule.val_fraction}, rule.seed)
+        return Source(name, tuple(classes), parts, made_splits=tuple(parts), notes=tuple(notes))
+    splits = {key: found[key] for key in ("train", "val", "test") if key in found and len(found[key])}
+    made: tuple[str, ...] = ()
+    if "train" in splits and "val" not in splits and rule.val_fraction:
+        parts = _cut(splits["train"], {"val": rule.val_fraction}, rule.seed)
+        made = tuple(key for key in ("val",) if key in parts)
+        splits = {**parts, **{key: split for key, split in splits.items() if key != "train"}}
+    return Source(name, tuple(classes), splits, made_splits=made, notes=tuple(notes))
+
+
+def _cut(whole: Split, fractions: dict[str, float], seed: int) -> dict[str, Split]:
+    parts = stratified_split(whole.ids, whole.labels, fractions, seed)
+    return {key: whole.subset(parts[key], key) for key in ("train", "val", "test") if len(parts.get(key, ()))}

@@ -1,0 +1,94 @@
+"""`hf:owner/name`: a data set of the Hugging Face Hub, through the package `datasets`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.decode import BadImage
+from vitrail.data.sources.base import UNLABELLED, Source, Split, SplitRule, finish
+from vitrail.data.sources.classes import labels_by_name, numbered_classes
+from vitrail.data.sources.parquet import IMAGE_NAMES, LABEL_NAMES
+from vitrail.data.sources.splits import split_named
+from vitrail.errors import UserError
+
+
+@dataclass(frozen=True)
+class HuggingFaceReader:
+    """An image column that is left encoded; the data stays where `datasets` keeps it, mapped into memory."""
+
+    dataset: Any  # datasets.Dataset with the image column alone
+    column: str
+
+    def read(self, row: int) -> bytes:
+        value = self.dataset[row][self.column] or {}
+        if value.get("bytes") is not None:
+            return value["bytes"]
+        if value.get("path"):
+            try:
+                return Path(value["path"]).read_bytes()
+            except OSError as error:
+                raise BadImage(f"cannot be read: {error.strerror or error}") from error
+        raise BadImage("has neither bytes nor a path in the image column")
+
+    def size(self, row: int) -> int:
+        try:
+            return len(self.read(row))
+        except BadImage:
+            return -1
+
+
+def open_huggingface(name: str, rule: SplitRule) -> Source:
+    """`owner/name`, or `owner/name:configuration` where the data set has several."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(f"hf:{name} needs the package datasets: pip install 'vitrail[data]'") from error
+
+    path, _, configuration = name.partition(":")
+    try:
+        loaded: Any = datasets.load_dataset(path, configuration or None)
+    except Exception as error:
+        # Offline, misspelled, private, several configurations: `datasets` has a dozen exceptions for them.
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"hf:{name} cannot be loaded: {reason or type(error).__name__}") from error
+    found: dict[str, Split] = {}
+    notes: list[str] = []
+    labels: dict[str, list[Any]] = {}
+    names = None
+    for key, dataset in loaded.items():
+        split = split_named(key)
+        if split is None or split in found:
+            notes.append(f"the split {key!r} of {path} is not used")
+            continue
+        image, label, names = _columns(name, dataset.features, datasets)
+        labels[split] = list(dataset[label])
+        column = dataset.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+        ids = [f"{key}/{row:06d}" for row in range(len(column))]
+        found[split] = Split.of(split, ids, np.full(len(ids), UNLABELLED), HuggingFaceReader(column, image))
+    if not found:
+        raise UserError(f"hf:{name} has no split named train, validation or test; it has {', '.join(loaded)}")
+    every = [each for part in labels.values() for each in part]
+    if any(isinstance(each, str) for each in every):
+        classes, numbers = labels_by_name(every)
+    else:
+        numbers = np.array([UNLABELLED if each is None else each for each in every], dtype=np.int64)
+        classes = numbered_classes(f"hf:{name}", numbers, names)
+    start = 0
+    for split, part in found.items():
+        found[split] = Split(split, part.ids, numbers[start : start + len(part)], part.reader, part.rows)
+        start += len(part)
+    return finish(f"hf:{name}", classes, found, rule, notes)
+
+
+def _columns(name: str, features: Any, datasets: Any) -> tuple[str, str, list[str] | None]:
+    """The image column, the label column, and the names of the classes if the data set has them."""
+    images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
+    images.sort(key=lambda key: IMAGE_NAMES.index(key) if key in IMAGE_NAMES else len(IMAGE_NAMES))
+    named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    named.sort(key=lambda key: LABEL_NAMES.index(key) if key in LABEL_NAMES else len(LABEL_NAMES))
+    labels = named + [key for key in LABEL_NAMES if key in features]
+    if not images or not labels:
+        raise UserError(f"hf:{name} needs a column of images and one of labels; it has {', '.join(features)}")
+    return images[0], labels[0], getattr(features[labels[0]], "names", None)

@@ -1,0 +1,9 @@
+"""The one error that is meant for the person at the keyboard."""
+
+
+class UserError(Exception):
+    """Something the user can fix, said in one or two lines: what is wrong, where, and the remedy.
+
+    The command line prints the message without a traceback and exits with status 2. Everything else that
+    escapes is a bug of ours and exits with status 1.
+    """

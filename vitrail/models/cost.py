@@ -1,0 +1,213 @@
+"""What a model costs, from its configuration alone: parameters, multiply-adds, memory. No torch here.
+
+A MAC is one multiply-add of a matrix product or a convolution, 2 FLOPs. Norms, activations and softmax are left out,
+as the paper and the field do. A training step is three forward passes: forward, and twice that backward.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vitrail.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Cost:
+    """For one image."""
+
+    parameters: int
+    macs: int
+    tokens: int
+    activations: int
+    """Numbers kept for the backward pass."""
+
+    @property
+    def training_flops(self) -> int:
+        return 3 * 2 * self.macs
+
+
+def cost(config: ModelConfig) -> Cost:
+    parts = list(_resnet(config) if config.family == "resnet" else _transformer(config))
+    tokens = config.tokens if config.family == "vit" else 0
+    parameters, macs, activations = (sum(numbers) for numbers in zip(*parts, strict=True))
+    return Cost(parameters, macs, tokens, activations)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training before it is paid for."""
+
+    parameters: int
+    gmacs: float
+    steps: int
+    flops_per_step: float
+    exaflops: float
+    memory: dict[str, int]
+    """Bytes of weights, gradients, optimizer and activations on one device."""
+    seconds: float | None
+
+
+def plan(
+    config: ModelConfig,
+    images: int,
+    epochs: float,
+    batch: int = 4096,
+    flops_per_second: float | None = None,
+    optimizer: str = "adamw",
+    bytes_per_activation: int = 4,
+) -> Plan:
+    """FLOPs, memory and time of training on `images` images for `epochs` epochs."""
+    one = cost(config)
+    flops = one.training_flops * images * epochs
+    moments = {"adamw": 2, "sgd": 1}[optimizer]
+    activations = one.activations
+    if config.gradient_checkpointing and config.family == "vit":
+        # Each block keeps its input only; one block's own activations are there at a time.
+        activations = one.tokens * config.width * config.depth + activations // config.depth
+    memory = {
+        "weights": 4 * one.parameters,
+        "gradients": 4 * one.parameters,
+        "optimizer": 4 * moments * one.parameters,
+        "activations": bytes_per_activation * activations * batch,
+    }
+    return Plan(
+        parameters=one.parameters,
+        gmacs=one.macs / 1e9,
+        steps=max(1, round(images * epochs / batch)),
+        flops_per_step=float(one.training_flops * batch),
+        exaflops=flops / 1e18,
+        memory=memory,
+        seconds=flops / flops_per_second if flops_per_second else None,
+    )
+
+
+# Each part of a model as (parameters, MACs, numbers kept for the backward pass).
+Part = tuple[int, int, int]
+
+
+def _linear(tokens: int, inputs: int, outputs: int, bias: bool = True) -> Part:
+    return inputs * outputs + (outputs if bias else 0), tokens * inputs * outputs, tokens * inputs
+
+
+def _norm(cells: int, width: int) -> Part:
+    return 2 * width, 0, cells * width
+
+
+def _convolution(cells: int, inputs: int, outputs: int, kernel: int, stride: int = 1) -> Part:
+    """`cells` are those of the output; the input is kept, and its standardised weights do not count."""
+    weights = inputs * outputs * kernel * kernel
+    return weights, cells * weights, cells * stride * stride * inputs
+
+
+def _transformer(config: ModelConfig) -> Iterator[Part]:
+    width, (rows, columns) = config.width, config.grid
+    patches, tokens = rows * columns, config.tokens
+    channels, stem = config.channels, config.stages is not None
+    if stem:
+        yield from _stem(config)
+        channels = config.stem_width * (4 * 2 ** (len(config.stages) - 1) if config.stages else 1)
+    yield _linear(patches, channels * config.patch_size**2, width)
+    yield config.prefix_tokens * width, 0, 0
+    yield _positions(config), 0, 0
+    if config.attention == "axial":
+        for along in (columns, rows):
+            yield from _block(config, tokens, along)
+    else:
+        yield from _block(config, tokens, tokens)
+    yield _norm(1 if config.norm_after_pooling else tokens, width)
+    features = config.representation_size or width
+    if config.representation_size:
+        yield _linear(1, width, features)
+    if config.num_classes:
+        for _ in range(2 if config.distillation_token else 1):
+            yield _linear(1, features, config.num_classes)
+
+
+def _block(config: ModelConfig, tokens: int, attended: int) -> Iterator[Part]:
+    """All blocks of one kind together; `attended` is how many tokens each token attends to."""
+    width, depth, hidden = config.width, config.depth, config.mlp_dim
+    gated = config.activation == "swiglu"
+    inner = hidden // 2 if gated else hidden
+    # The fused attention keeps q, k, v and its output: the output is what proj keeps too.
+    parts = [
+        _norm(tokens, width),
+        _linear(tokens, width, 3 * width, config.qkv_bias),
+        (0, 2 * tokens * attended * width, 3 * tokens * width),
+        _linear(tokens, width, width),
+        _norm(tokens, width),
+        _linear(tokens, width, hidden),
+        (0, 0, tokens * hidden + (2 * tokens * inner if gated else 0)),
+        _linear(tokens, inner, width),
+    ]
+    if config.layer_scale is not None:
+        parts += [(width, 0, tokens * width)] * 2
+    if config.positions == "relative":
+        rows, columns = config.grid
+        offsets, patches = (2 * rows - 1) * (2 * columns - 1), rows * columns
+        head_width = width // config.num_heads
+        kept = config.num_heads * (tokens * tokens + patches * patches)
+        parts.append((offsets * head_width, patches * offsets * width, kept))
+    for parameters, macs, kept in parts:
+        yield depth * parameters, depth * macs, depth * kept
+
+
+def _positions(config: ModelConfig) -> int:
+    rows, columns = config.grid
+    layers = config.depth if config.positions_at == "every_layer" else 1
+    if config.positions == "learned":
+        return layers * ((config.prefix_tokens if config.class_position else 0) + rows * columns) * config.width
+    if config.positions == "learned_2d":
+        return layers * (rows + columns) * (config.width // 2)
+    return 0  # none, sincos; relative ones are counted with the attention
+
+
+def _resnet(config: ModelConfig) -> Iterator[Part]:
+    yield from _stem(config)
+    rows, columns = _halved(config.rows_columns, 1 + len(config.stages or ()))
+    width = config.stem_width * 4 * 2 ** (len(config.stages or ()) - 1)
+    yield _norm(2 * rows * columns, width)
+    if config.num_classes:
+        yield _linear(1, width, config.num_classes)
+
+
+def _halved(size: tuple[int, int], times: int) -> tuple[int, int]:
+    rows, columns = size
+    for _ in range(times):
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    return rows, columns
+
+
+def _stem(config: ModelConfig) -> Iterator[Part]:
+    """Root and stages of a ResNet. ReLU keeps its output, which is the next convolution's input already."""
+    post, width = config.family == "vit", config.stem_width
+    rows, columns = _halved(config.rows_columns, 1)
+    yield _convolution(rows * columns, config.channels, width, 7, 2)
+    yield _norm(rows * columns, width) if post else (0, 0, 0)
+    yield 0, 0, rows * columns * width  # max pooling
+    rows, columns = _halved((rows, columns), 1)
+    for index, units in enumerate(config.stages or ()):
+        outputs = config.stem_width * 4 * 2**index
+        for unit in range(units):
+            stride = 2 if index and not unit else 1
+            before = rows * columns
+            rows, columns = _halved((rows, columns), stride - 1)
+            yield from _unit(before, rows * columns, width, outputs, stride, post)
+            width = outputs
+
+
+def _unit(before: int, after: int, inputs: int, outputs: int, stride: int, post: bool) -> Iterator[Part]:
+    """A bottleneck unit; `before` and `after` are the cells of its input and output."""
+    middle = outputs // 4
+    if stride != 1 or inputs != outputs:
+        yield _convolution(after, inputs, outputs, 1, stride)
+        if post:
+            yield _norm(after, outputs)
+    yield _convolution(before, inputs, middle, 1)
+    yield _convolution(after, middle, middle, 3, stride)
+    yield _convolution(after, middle, outputs, 1)
+    cells_and_widths = (
+        ((before, middle), (after, middle), (after, outputs))
+        if post
+        else ((before, inputs), (before, middle), (after, middle))
+    )
+    for cells, width in cells_and_widths:
+        yield _norm(cells, width)

@@ -1,0 +1,377 @@
+"""The Vision Transformer, in the order of the paper.
+
+    z0 = [class; x1 E; ...; xN E] + Epos           embed
+    z' = MSA(LN(z)) + z                            encode: depth times
+    z  = MLP(LN(z')) + z'
+    y  = LN(zL)[class]                             pool
+    logits = y W                                   head
+
+Attention goes through PyTorch's fused kernel, unless a Recorder asks to see it. State-dict names are the ones timm,
+DeiT, MAE, DINO and DINOv2 share, so their weights load with no renaming.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.config import ModelConfig
+from vitrail.errors import UserError
+from vitrail.models.card import Card
+from vitrail.models.positions import (
+    Grid,
+    RelativePositions,
+    interpolate_axis,
+    interpolate_tokens,
+    sincos,
+)
+from vitrail.models.resnet import Backbone, Root
+
+Kind = Literal["attention", "hidden"]
+
+
+class Recorder:
+    """Keeps what `encode` computes on the way, layer by layer: `recorder.attention[3]`, `recorder.hidden[3]`.
+
+    attention: (batch, heads, tokens, tokens), after the softmax; in the axial variant two a layer, rows
+    (batch * rows, heads, columns, columns) then columns. hidden: (batch, tokens, width), after the block.
+    Subclass it and override `keep` to reduce each tensor as it comes, so that memory does not grow with depth.
+    """
+
+    def __init__(self, *kinds: Kind, layers: Iterable[int] | None = None):
+        self.kinds: frozenset[Kind] = frozenset(kinds or ("attention", "hidden"))
+        self.layers = None if layers is None else frozenset(layers)
+        self.attention: dict[int, Tensor] = {}
+        self.hidden: dict[int, Tensor] = {}
+
+    def wants(self, kind: Kind, layer: int) -> bool:
+        return kind in self.kinds and (self.layers is None or layer in self.layers)
+
+    def keep(self, kind: Kind, layer: int, tensor: Tensor) -> None:
+        (self.attention if kind == "attention" else self.hidden)[layer] = tensor
+
+
+class PatchEmbedding(nn.Module):
+    """Images -> one token a patch. A convolution of stride P and a reshape with a Linear are the same map."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        channels = config.channels
+        if config.stages is not None:
+            self.backbone = Backbone(config) if config.stages else Root(config)
+            channels = config.stem_width * (4 * 2 ** (len(config.stages) - 1) if config.stages else 1)
+        else:
+            self.backbone = None
+        self.by_convolution = config.patch_embedding == "convolution"
+        self.patch_size = config.patch_size
+        self.proj = nn.Conv2d(channels, config.width, config.patch_size, config.patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images if self.backbone is None else self.backbone(images)
+        if self.by_convolution:
+            return self.proj(x).flatten(2).transpose(1, 2)  # (batch, patches, width)
+        return F.linear(patchify(x, self.patch_size), self.proj.weight.flatten(1), self.proj.bias)
+
+
+def patchify(images: Tensor, patch_size: int) -> Tensor:
+    """(batch, channels, rows, columns) -> (batch, patches, channels * P * P), raster order."""
+    batch, channels, rows, columns = images.shape
+    cut = images.reshape(batch, channels, rows // patch_size, patch_size, columns // patch_size, patch_size)
+    return cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * patch_size**2)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.num_heads, self.dropout = config.num_heads, config.attention_dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
+        self.relative = None
+        if config.positions == "relative":
+            head_width = config.width // config.num_heads
+            self.relative = RelativePositions(config.grid, head_width, config.prefix_tokens, config.interpolation)
+        self.proj = nn.Linear(config.width, config.width)
+        self.proj_drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0) -> Tensor:
+        batch, tokens, width = x.shape
+        qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, width // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (batch, heads, tokens, head width)
+        bias = None if self.relative is None else self.relative(q, grid)
+        dropout = self.dropout if self.training else 0.0
+        if record is not None and record.wants("attention", layer):
+            scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+            weights = (scores if bias is None else scores + bias).softmax(dim=-1)
+            record.keep("attention", layer, weights)
+            x = F.dropout(weights, dropout) @ v
+        else:
+            x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(batch, tokens, width)))
+
+
+class Mlp(nn.Module):
+    """Linear, GELU, Linear. In the SwiGLU form half of the hidden units gate the other half."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.activation = config.activation
+        inner = config.mlp_dim // 2 if config.activation == "swiglu" else config.mlp_dim
+        self.fc1 = nn.Linear(config.width, config.mlp_dim)
+        self.fc2 = nn.Linear(inner, config.width)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)
+        if self.activation == "swiglu":
+            gate, value = x.chunk(2, dim=-1)
+            x = F.silu(gate) * value
+        else:
+            x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return self.drop(self.fc2(self.drop(x)))
+
+
+class LayerScale(nn.Module):
+    def __init__(self, width: int, value: float):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class DropPath(nn.Module):
+    """Drops the whole residual branch of a sample with probability p and scales the kept ones by 1 / (1 - p)."""
+
+    def __init__(self, probability: float):
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.probability == 0:
+            return x
+        keep = 1 - self.probability
+        return x * (x.new_empty(x.shape[0], 1, 1).bernoulli_(keep) / keep)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, drop_path: float):
+        super().__init__()
+        width, scale = config.width, config.layer_scale
+        self.norm1 = nn.LayerNorm(width, config.norm_eps)
+        self.attn = Attention(config)
+        self.ls1 = nn.Identity() if scale is None else LayerScale(width, scale)
+        self.norm2 = nn.LayerNorm(width, config.norm_eps)
+        self.mlp = Mlp(config)
+        self.ls2 = nn.Identity() if scale is None else LayerScale(width, scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0) -> Tensor:
+        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), grid, record, layer)))
+        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+
+
+class AxialBlock(nn.Module):
+    """Appendix D.6: attention along the rows and MLP, then attention along the columns and MLP."""
+
+    def __init__(self, config: ModelConfig, drop_path: float):
+        super().__init__()
+        self.row = Block(config, drop_path)
+        self.column = Block(config, drop_path)
+
+    def forward(self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0) -> Tensor:
+        batch = x.shape[0]
+        x = self.row(x.unflatten(1, grid).flatten(0, 1), grid, record, 2 * layer)  # (batch * rows, columns, width)
+        x = x.unflatten(0, (batch, grid[0])).transpose(1, 2)  # (batch, columns, rows, width)
+        x = self.column(x.flatten(0, 1), grid, record, 2 * layer + 1)
+        return x.unflatten(0, (batch, grid[1])).transpose(1, 2).flatten(1, 2)
+
+
+class ViT(nn.Module):
+    """A Vision Transformer. The steps are public: `embed`, `encode`, `pool`, `head`; `forward` joins them."""
+
+    pos_embed: Tensor
+    pos_embed_rows: Tensor
+    pos_embed_columns: Tensor
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.card = Card()
+        width, depth = config.width, config.depth
+        self.patch_embed = PatchEmbedding(config)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
+        self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distillation_token else None
+        self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
+        self._make_positions()
+        self.pos_drop = nn.Dropout(config.dropout)
+        block = AxialBlock if config.attention == "axial" else Block
+        rates = torch.linspace(0, config.drop_path, depth, device="cpu").tolist()
+        self.blocks = nn.ModuleList(block(config, rate) for rate in rates)
+        after = config.norm_after_pooling
+        self.norm = nn.Identity() if after else nn.LayerNorm(width, config.norm_eps)
+        self.fc_norm = nn.LayerNorm(width, config.norm_eps) if after else nn.Identity()
+        features = config.representation_size or width
+        self.pre_logits = PreLogits(width, features) if config.representation_size else nn.Identity()
+        self.head = nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
+        distilled = config.distillation_token and config.num_classes
+        self.head_dist = nn.Linear(features, config.num_classes) if distilled else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.encode(self.embed(images), self.grid_of(images))
+        logits = self.head(self.pool(tokens))
+        if self.head_dist is not None:  # DeiT averages its two classifiers
+            logits = (logits + self.head_dist(self.pre_logits(tokens[:, 1]))) / 2
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head sees: (batch, width)."""
+        return self.pool(self.encode(self.embed(images), self.grid_of(images)))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (batch, channels, rows, columns) -> tokens (batch, prefix + patches, width) with positions."""
+        grid = self.grid_of(images)
+        patches = self.patch_embed(images)
+        own_tokens = (self.cls_token, self.dist_token, self.reg_token)
+        prefix: list[Tensor] = [token for token in own_tokens if token is not None]
+        positions = self.positions(0, grid)
+        if positions is not None:
+            before, positions = positions[:, : -patches.shape[1]], positions[:, -patches.shape[1] :]
+            patches = patches + positions
+            if before.shape[1]:
+                prefix = [torch.cat(prefix, dim=1) + before]
+        if self.training and self.config.patch_dropout:
+            patches = self._drop_patches(patches)
+        tokens = torch.cat([*(token.expand(len(patches), -1, -1) for token in prefix), patches], dim=1)
+        return self.pos_drop(tokens)
+
+    def encode(self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None) -> Tensor:
+        """The blocks and the final norm. `grid` is needed where it is not the configuration's."""
+        grid = grid or self.config.grid
+        every_layer = self.config.positions_at != "stem"
+        for layer, block in enumerate(self.blocks):
+            if every_layer and layer and (positions := self.positions(layer, grid)) is not None:
+                bare = tokens.shape[1] - positions.shape[1]  # prefix tokens that have no position
+                tokens = tokens + F.pad(positions, (0, 0, bare, 0))
+            if self.config.gradient_checkpointing and self.training and record is None:
+                tokens = checkpoint(block, tokens, grid, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
+            else:
+                tokens = block(tokens, grid, record, layer)
+            if record is not None and record.wants("hidden", layer):
+                record.keep("hidden", layer, tokens)
+        return self.norm(tokens)
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """The class token, or the average of the patch tokens; then the pre-training head's tanh layer if any."""
+        if self.config.pooling == "class":
+            pooled = tokens[:, 0]
+        else:
+            pooled = tokens[:, self.config.prefix_tokens :].mean(dim=1)
+        return self.pre_logits(self.fc_norm(pooled))
+
+    def grid_of(self, images: Tensor) -> Grid:
+        if images.ndim != 4 or images.shape[1] != self.config.channels:
+            raise UserError(
+                f"the model takes images of shape (batch, {self.config.channels}, rows, columns), "
+                f"not {tuple(images.shape)}"
+            )
+        size = (images.shape[2], images.shape[3])
+        return self.config.grid if size == self.config.rows_columns else self.config.grid_for(size)
+
+    def positions(self, layer: int, grid: Grid) -> Tensor | None:
+        """Positions added before a layer (1, tokens that have one, width), interpolated where the grid is another."""
+        config, layer = self.config, layer if self.config.positions_at == "every_layer" else 0
+        if config.positions == "learned":
+            own = self.pos_embed[layer : layer + 1]
+            return interpolate_tokens(own, config.grid, grid, self._positioned_prefix, config.interpolation)
+        if config.positions == "learned_2d":
+            rows = interpolate_axis(self.pos_embed_rows[layer : layer + 1], grid[0], config.interpolation)
+            columns = interpolate_axis(self.pos_embed_columns[layer : layer + 1], grid[1], config.interpolation)
+            by_column = columns[:, None].expand(1, *grid, -1)
+            return torch.cat([by_column, rows[:, :, None].expand(1, *grid, -1)], dim=-1).flatten(1, 2)
+        if config.positions == "sincos":
+            return self.pos_embed if grid == config.grid else self._sincos(grid).to(self.pos_embed)
+        return None
+
+    @torch.no_grad()
+    def resize(self, image_size: int | tuple[int, int]) -> None:
+        """Take images of another size from now on: positions are interpolated once, in the model's convention."""
+        config = self.config.with_(image_size=image_size)
+        old, new = self.config.grid, config.grid
+        if config.positions == "learned":
+            resized = interpolate_tokens(self.pos_embed, old, new, self._positioned_prefix, config.interpolation)
+            self.pos_embed = nn.Parameter(resized.clone())
+        elif config.positions == "learned_2d":
+            for name, length in (("pos_embed_rows", new[0]), ("pos_embed_columns", new[1])):
+                setattr(
+                    self,
+                    name,
+                    nn.Parameter(interpolate_axis(getattr(self, name), length, config.interpolation)),
+                )
+        elif config.positions == "sincos":
+            self.pos_embed = self._sincos(new).to(self.pos_embed)
+        for module in self.modules():
+            if isinstance(module, RelativePositions):
+                module.resize(new)
+        self.config = config
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """As the official code: class token 0, positions N(0, 0.02), kernels Xavier uniform, MLP biases N(0, 1e-6),
+        head 0 with the configured bias."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("attn.qkv.weight"):
+                for kernel in parameter.chunk(3):  # fused for speed, but three kernels
+                    nn.init.xavier_uniform_(kernel)
+            elif name.startswith("pos_embed") or name == "reg_token" or name.endswith("relative.table"):
+                nn.init.normal_(parameter, std=0.02)
+            elif ".mlp." in name and name.endswith("bias"):
+                nn.init.normal_(parameter, std=1e-6)
+            elif name.startswith("head"):
+                nn.init.constant_(parameter, self.config.head_bias if name.endswith("bias") else 0.0)
+            elif parameter.ndim == 4:  # the patch projection, and the convolutions of a stem
+                nn.init.xavier_uniform_(parameter.flatten(1))
+            elif parameter.ndim == 2:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    @property
+    def _positioned_prefix(self) -> int:
+        return self.config.prefix_tokens if self.config.class_position else 0
+
+    def _make_positions(self) -> None:
+        """Learned positions have a leading layer dimension: one, or as many as there are layers."""
+        config = self.config
+        rows, columns = config.grid
+        layers = config.depth if config.positions_at == "every_layer" else 1
+        if config.positions == "learned":
+            tokens = self._positioned_prefix + rows * columns
+            self.pos_embed = nn.Parameter(torch.zeros(layers, tokens, config.width))
+        elif config.positions == "learned_2d":
+            self.pos_embed_rows = nn.Parameter(torch.zeros(layers, rows, config.width // 2))
+            self.pos_embed_columns = nn.Parameter(torch.zeros(layers, columns, config.width // 2))
+        elif config.positions == "sincos":
+            self.register_buffer("pos_embed", self._sincos(config.grid))
+
+    def _sincos(self, grid: Grid) -> Tensor:
+        return F.pad(sincos(grid, self.config.width), (0, 0, self._positioned_prefix, 0))[None]
+
+    def _drop_patches(self, patches: Tensor) -> Tensor:
+        """Keep a random subset of the patches, another one for every image."""
+        batch, count, width = patches.shape
+        kept = max(1, round(count * (1 - self.config.patch_dropout)))
+        index = torch.rand(batch, count, device=patches.device).argsort(dim=1)[:, :kept]
+        return patches.gather(1, index[..., None].expand(-1, -1, width))
+
+
+class PreLogits(nn.Module):
+    """The hidden layer of the pre-training head: Linear, tanh."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.fc = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.fc(x))
