@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from vitrail.checkpoints.bundle import save
     from vitrail.checkpoints.convert import convert
     from vitrail.checkpoints.load import load
-    from vitrail.config import ModelConfig, Preprocessing
+    from vitrail.config import ModelConfig, Preprocessing, TrainConfig
     from vitrail.errors import UserError
     from vitrail.models.build import create
     from vitrail.models.cost import cost, plan
     from vitrail.models.vit import Recorder
+    from vitrail.recipes import recipe
+    from vitrail.train import fit
+    from vitrail.transfer import finetune
 
 _HOMES = {
     "create": "vitrail.models.build",
@@ -30,6 +33,10 @@ _HOMES = {
     "cost": "vitrail.models.cost",
     "plan": "vitrail.models.cost",
     "Recorder": "vitrail.models.vit",
+    "fit": "vitrail.train",
+    "finetune": "vitrail.transfer",
+    "recipe": "vitrail.recipes",
+    "TrainConfig": "vitrail.config",
     "ModelConfig": "vitrail.config",
     "Preprocessing": "vitrail.config",
     "UserError": "vitrail.errors",
@@ -39,13 +46,17 @@ __all__ = [
     "ModelConfig",
     "Preprocessing",
     "Recorder",
+    "TrainConfig",
     "UserError",
     "__version__",
     "convert",
     "cost",
     "create",
+    "finetune",
+    "fit",
     "load",
     "plan",
+    "recipe",
     "save",
 ]
 

@@ -203,6 +203,16 @@ def torch_file(tensors: Mapping[str, Tensor]) -> Fill:
     return lambda path: torch.save({name: tensor.clone() for name, tensor in tensors.items()}, path)
 
 
+def text_file(text: str) -> Fill:
+    """Text that may hold file names no encoding can write: those are escaped."""
+    content = text.encode("utf-8", "backslashreplace")
+
+    def fill(path: Path) -> None:
+        path.write_bytes(content)
+
+    return fill
+
+
 def json_text(document: Any) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

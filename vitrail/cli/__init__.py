@@ -8,6 +8,9 @@ from typing import Any
 from vitrail.errors import UserError
 
 COMMANDS = {
+    "train": "train a model: a recipe by name, on embedded data or your own",
+    "finetune": "start from a trained model and a folder of photos",
+    "evaluate": "top-1, top-5, per class and confusion of a model on a data set",
     "models": "the models there are: parameters, GMACs, tokens",
     "plan": "parameters, FLOPs, memory and time of a training before paying for it",
     "convert": "weights from one format to another, with a parity report",
@@ -64,6 +67,9 @@ def _run(arguments: list[str]) -> None:
         if rest[0] not in GROUPS[name]:
             raise UserError(_unknown(f"`vitrail {name}` command", rest[0], GROUPS[name]))
         name, command, rest = f"{name} {rest[0]}", getattr(module, rest[0]), rest[1:]
+    elif hasattr(module, "run"):  # commands whose flags are the fields of a configuration read them themselves
+        module.run(rest)
+        return
     else:
         command = module.command
     import tyro

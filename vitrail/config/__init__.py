@@ -4,6 +4,7 @@ from vitrail.config.data import DataConfig, TransformConfig
 from vitrail.config.fields import check_fields, pair
 from vitrail.config.model import Interpolation, ModelConfig
 from vitrail.config.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from vitrail.config.training import OptimizerConfig, ScheduleConfig, TrainConfig
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -11,7 +12,10 @@ __all__ = [
     "DataConfig",
     "Interpolation",
     "ModelConfig",
+    "OptimizerConfig",
     "Preprocessing",
+    "ScheduleConfig",
+    "TrainConfig",
     "TransformConfig",
     "check_fields",
     "pair",

@@ -1,52 +1,18 @@
 """The findings of `vitrail data check` as one self-contained HTML page, light and dark."""
 
-import base64
-import html
-import io
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vitrail.data.decode import BadImage, decode
 from vitrail.data.doctor import printable
+from vitrail.data.page import cards, page, section, table, text, thumbnail
 from vitrail.data.sources import Source
 
 _SHOWN_ROWS = 100
 _SHOWN_GROUPS = 24
 _SHOWN_MEMBERS = 6
 _SHOWN_CLASSES = 60
-
-_STYLE = """
-:root { color-scheme: light dark; --page: #f6f5f1; --card: #fff; --ink: #1d2026; --soft: #666b75; --line:
-#dfdcd4; --train: #33658a; --val: #d98e04; --test: #6a994e; --bad: #b3261e; --good: #2e7d4f; } @media
-(prefers-color-scheme: dark) { :root { --page: #15171b; --card: #1e2126; --ink: #e8e6e1; --soft: #9aa0aa;
---line: #33373e; --train: #6fa8d6; --val: #f0b440; --test: #93c572; --bad: #f2837a; --good: #7ccf9b; } } * {
-box-sizing: border-box; } body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-
-ui, sans-serif; } main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 64px; } h1 { font-size: 26px;
-margin: 0; overflow-wrap: anywhere; } h2 { font-size: 18px; margin: 0 0 12px; } p { margin: 4px 0 12px; }
-.soft { color: var(--soft); } code { font-size: 13px; overflow-wrap: anywhere; } section { background:
-var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 20px; margin-top: 18px; } .cards {
-display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin-top: 20px; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
-.card b { display: block; font-size: 26px; line-height: 1.2; } .card.bad b { color: var(--bad); } .card.good b
-{ color: var(--good); } .card span { color: var(--soft); font-size: 13px; } .columns { display: grid; grid-
-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 0 18px; align-items: start; } table { border-
-collapse: collapse; width: 100%; font-size: 14px; } td, th { text-align: left; padding: 5px 10px 5px 0;
-border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; } th { color: var(--soft);
-font-weight: 500; } .bars { display: grid; grid-template-columns: minmax(60px, max-content) 1fr max-content;
-gap: 4px 12px; font-size: 13px; align-items: center; } .bars .name { max-width: 220px; overflow: hidden; text-
-overflow: ellipsis; white-space: nowrap; } .bar { display: flex; height: 14px; border-radius: 3px; overflow:
-hidden; } .bar i { display: block; height: 100%; } .train { background: var(--train); } .val { background:
-var(--val); } .test { background: var(--test); } .key { display: inline-block; width: 11px; height: 11px;
-border-radius: 2px; margin: 0 5px 0 14px; } .key:first-child { margin-left: 0; } .group { display: flex; flex-
-wrap: wrap; gap: 14px; padding: 12px 0; border-bottom: 1px solid var(--line); } .group:last-child { border-
-bottom: 0; padding-bottom: 0; } figure { margin: 0; width: 132px; font-size: 12px; line-height: 1.35;
-overflow-wrap: anywhere; } figure img { width: 132px; height: 99px; object-fit: contain; background:
-var(--page); border-radius: 6px; image-rendering: auto; } figure.tiny img { image-rendering: pixelated; } .tag
-{ border-radius: 4px; padding: 0 6px; color: #fff; font-size: 11px; } .tag.bad { background: var(--bad); }
-@media (prefers-color-scheme: dark) { .tag { color: #15171b; } }
-"""
 
 
 def render(findings: dict[str, Any], source: Source) -> str:
@@ -83,15 +49,8 @@ def render(findings: dict[str, Any], source: Source) -> str:
         ),
         _modes(findings),
     ]
-    name = html.escape(findings["source"])
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Data check: {name}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head><body><main>"
-        f"<h1>Data check: {name}</h1>"
-        f'<p class="soft">Fingerprint <code>{findings["fingerprint"]}</code></p>'
-        f"{''.join(sections)}</main></body></html>\n"
-    )
+    fingerprint = f'<p class="soft">Fingerprint <code>{text(findings["fingerprint"])}</code></p>'
+    return page(f"Data check: {findings['source']}", fingerprint + "".join(sections))
 
 
 def _cards(findings: dict[str, Any]) -> str:
@@ -99,20 +58,20 @@ def _cards(findings: dict[str, Any]) -> str:
     duplicates = (
         f"groups of duplicates ({len(findings['exact_duplicates']):,} exact, {len(findings['near_duplicates']):,} near)"
     )
-    cards = [
-        (f"{findings['n']:,}", f"images ({splits})", ""),
-        (f"{len(findings['classes']):,}", "classes", ""),
-        (f"{len(findings['corrupt']):,}", "unreadable", "bad" if findings["corrupt"] else "good"),
-        (f"{len(findings['leaks']):,}", "leaks between splits", "bad" if findings["leaks"] else "good"),
-        (
-            f"{len(findings['conflicts']):,}",
-            "contradicting labels",
-            "bad" if findings["conflicts"] else "good",
-        ),
-        (f"{len(findings['exact_duplicates']) + len(findings['near_duplicates']):,}", duplicates, ""),
-    ]
-    inner = "".join(f'<div class="card {kind}"><b>{value}</b><span>{text}</span></div>' for value, text, kind in cards)
-    return f'<div class="cards">{inner}</div>'
+    return cards(
+        [
+            (f"{findings['n']:,}", f"images ({splits})", ""),
+            (f"{len(findings['classes']):,}", "classes", ""),
+            (f"{len(findings['corrupt']):,}", "unreadable", "bad" if findings["corrupt"] else "good"),
+            (f"{len(findings['leaks']):,}", "leaks between splits", "bad" if findings["leaks"] else "good"),
+            (
+                f"{len(findings['conflicts']):,}",
+                "contradicting labels",
+                "bad" if findings["conflicts"] else "good",
+            ),
+            (f"{len(findings['exact_duplicates']) + len(findings['near_duplicates']):,}", duplicates, ""),
+        ]
+    )
 
 
 def _notes(findings: dict[str, Any]) -> str:
@@ -125,9 +84,7 @@ def _notes(findings: dict[str, Any]) -> str:
         notes.append(f"{len(findings['unlabelled']):,} samples have no label, such as {findings['unlabelled'][0]}.")
     if findings["near_duplicates_limited"]:
         notes.append("There are so many near duplicates that the search for them was cut short.")
-    if not notes:
-        return ""
-    return f"<section><h2>Good to know</h2>{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}</section>"
+    return section("Good to know", "".join(f"<p>{text(note)}</p>" for note in notes))
 
 
 def _corrupt(findings: dict[str, Any]) -> str:
@@ -149,13 +106,7 @@ def _modes(findings: dict[str, Any]) -> str:
 
 
 def _table(title: str, heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    if not rows:
-        return ""
-    head = "".join(f"<th>{html.escape(each)}</th>" for each in heads)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows[:_SHOWN_ROWS]
-    )
-    return f"<section><h2>{title}</h2><table><tr>{head}</tr>{body}</table>{_more(rows, _SHOWN_ROWS)}</section>"
+    return section(title, table(heads, rows[:_SHOWN_ROWS]) + _more(rows, _SHOWN_ROWS)) if rows else ""
 
 
 def _more(items: list[Any], shown: int) -> str:
@@ -173,7 +124,7 @@ def _balance(findings: dict[str, Any]) -> str:
         ranked = sorted(names, key=lambda name: -totals[name])
         names = ranked[: _SHOWN_CLASSES // 2] + ranked[-_SHOWN_CLASSES // 2 :]
     rows = "".join(
-        f'<span class="name" title="{html.escape(name)}">{html.escape(name)}</span><span class="bar">'
+        f'<span class="name" title="{text(name)}">{text(name)}</span><span class="bar">'
         + "".join(
             f'<i class="{split}" style="width:{100 * count / most:.2f}%" title="{split}: {count:,}"></i>'
             for split, count in balance[name].items()
@@ -218,7 +169,7 @@ def _span(each: dict[str, int]) -> str:
     return f"{each['from']}" if each["from"] == each["to"] else f"{each['from']} to {each['to']}"
 
 
-def _groups(title: str, text: str, groups: list[tuple[str, list[dict[str, Any]]]], source: Source) -> str:
+def _groups(title: str, about: str, groups: list[tuple[str, list[dict[str, Any]]]], source: Source) -> str:
     if not groups:
         return ""
     places = {
@@ -235,23 +186,14 @@ def _groups(title: str, text: str, groups: list[tuple[str, list[dict[str, Any]]]
         left = len(members) - _SHOWN_MEMBERS
         more = f'<p class="soft">and {left} more</p>' if left > 0 else ""
         shown.append(f'<div class="group" title="{kind}">{"".join(figures)}{more}</div>')
-    return (
-        f'<section><h2>{title}</h2><p class="soft">{text}</p>{"".join(shown)}{_more(groups, _SHOWN_GROUPS)}</section>'
-    )
+    return section(title, "".join(shown) + _more(groups, _SHOWN_GROUPS), about)
 
 
 def _figure(content: bytes | np.ndarray, member: dict[str, Any]) -> str:
-    caption = f"{html.escape(member['id'])}<br><b>{html.escape(str(member['label']))}</b>, {member['split']}"
+    caption = f"{text(member['id'])}<br><b>{text(member['label'])}</b>, {text(member['split'])}"
     try:
         if isinstance(content, np.ndarray) and content.shape[2] not in (1, 3):
             content = content[:, :, :1]
-        image = Image.fromarray(decode(content))
+        return f"<figure>{thumbnail(decode(content))}<br>{caption}</figure>"
     except BadImage:
         return f"<figure>{caption}</figure>"
-    tiny = "tiny" if max(image.size) <= 64 else ""
-    image.thumbnail((264, 198))
-    stream = io.BytesIO()
-    image.save(stream, "PNG" if tiny else "JPEG")
-    data = base64.b64encode(stream.getvalue()).decode()
-    kind = "png" if tiny else "jpeg"
-    return f'<figure class="{tiny}"><img alt="" src="data:image/{kind};base64,{data}"><br>{caption}</figure>'

@@ -1,0 +1,100 @@
+"""train, finetune and evaluate as a person runs them, and what they say when something is wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitrail
+from tests.cli.test_commands import run
+from tests.conftest import toy
+
+SHORT = ["--epochs", "1", "--model.depth", "1", "--batch-size", "128"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    result = run("train", "digits", "--out", "run", "--json", *SHORT, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert {"run", "bundle", "steps", "seconds", "images_per_second", "metrics"} == set(document)
+    assert document["metrics"]["n"] == 180
+    return folder
+
+
+def test_evaluate_counts_what_training_counted(trained):
+    result = run("evaluate", "run", "--data", "digits", "--json", cwd=trained)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert {"n", "skipped", "top1", "top5", "loss", "per_class"} <= set(document)
+    assert document["n"] == 180
+    kept = vitrail.load(trained / "run").card.provenance["metrics"]["val"]
+    validation = json.loads(run("evaluate", "run", "--data", "digits", "--split", "val", "--json", cwd=trained).stdout)
+    assert validation["top1"] == kept["top1"]
+    assert validation["n"] == kept["n"]
+
+
+def test_finetune_says_what_it_chose(trained):
+    flags = ["--steps", "5", "--out", "tuned", "--model.image-size", "16"]
+    result = run("finetune", "run", "--data", "digits", *flags, cwd=trained)
+    assert result.returncode == 0, result.stderr
+    assert "sgd lr 0.01, batch 32, 5 steps" in result.stderr
+    assert "the head is new" in result.stderr or "10 classes" in result.stderr
+    assert vitrail.load(trained / "tuned").config.rows_columns == (16, 16)
+    assert "report.html" in result.stdout
+
+
+def photo_folder(folder: Path, classes: dict[str, int]) -> None:
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = np.full((40, 40, 3), 20 * index, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["train", "digitz"], ["digitz", "digits"]),
+    (["train", "digits", "--optimizer.lrr", "1"], ["lrr", "--optimizer.lr"]),
+    (["train", "digits", "--optimizer.lr", "fast"], ["fast"]),
+    (["train", "digits", "--optimizer.lr", "-1"], ["lr", "-1"]),
+    (["train", "digits", "--model.size", "Q/16"], ["Q/16"]),
+    (["train", "digits", "--model.num-heads", "7"], ["64", "7"]),
+    (["train", "digits", "--model.patch-size", "16"], ["8 x 8", "16 x 16"]),
+    (["train", "digits", "--data", "nowhere"], ["nowhere"]),
+    (["train", "digits", "--data", "one"], ["one"]),
+    (["train", "digits", "--data", "hollow"], ["empty"]),
+    (["train", "digits", "--out", "used"], ["used", "--resume"]),
+    (["train", "--resume"], ["--out"]),
+    (["train", "--out", "nowhere", "--resume"], ["nowhere"]),
+    (["train", "digits", "--device", "cuda:9"], ["cuda:9"]),
+    (["finetune", "model"], ["--data"]),
+    (["finetune", "--data", "digits"], ["MODEL"]),
+    (["finetune", "nowhere", "--data", "digits"], ["nowhere"]),
+    (["evaluate", "model", "--data", "pets"], ["class"]),
+    (["evaluate", "nowhere", "--data", "digits"], ["nowhere"]),
+])  # fmt: skip
+def test_what_the_user_can_fix_exits_2_with_one_message(tmp_path, arguments, words):
+    model = toy()
+    model.card.label_names = tuple("abcdefg")
+    vitrail.save(model, tmp_path / "model")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used/notes.txt").write_text("mine")
+    photo_folder(tmp_path / "one", {"cats": 3})
+    photo_folder(tmp_path / "pets", {"cats": 3, "dogs": 3})
+    photo_folder(tmp_path / "hollow", {"cats": 3, "dogs": 3, "empty": 0})
+    before = sorted(path.name for path in tmp_path.iterdir())
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == before, "nothing left behind"
+
+
+def test_a_resumed_run_keeps_its_settings(trained):
+    result = run("train", "--out", "run", "--resume", "--optimizer.lr", "0.5", cwd=trained)
+    assert result.returncode == 2
+    assert "optimizer.lr" in result.stderr

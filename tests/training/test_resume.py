@@ -1,0 +1,114 @@
+"""Killed anywhere and resumed, a run ends in the same bits; interrupted politely, it loses no step."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vitrail.training import snapshots
+
+ROOT = Path(__file__).parents[2]
+
+
+def killed_run(folder: Path, kills: int, seed: int) -> str:
+    command = [sys.executable, "-m", "tests.training.killing", str(folder), str(kills), str(seed)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def assert_same_run(whole: Path, killed: Path) -> None:
+    """Weights, optimizer, average, counters, both bundles, and every record but the speeds."""
+    first, second = snapshots.read(whole / "snapshots"), snapshots.read(killed / "snapshots")
+    assert first is not None
+    assert second is not None
+    assert first[0] == second[0]
+    assert first[1].keys() == second[1].keys()
+    kinds = {name.split(".")[0] for name in first[1]}
+    assert kinds == {"model", "optimizer", "average"}
+    for name, tensor in first[1].items():
+        assert torch.equal(tensor, second[1][name]), name
+    for part in ("bundle", "best"):
+        ours, theirs = (load_file(run / part / "model.safetensors") for run in (whole, killed))
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    assert records(whole) == records(killed)
+
+
+def records(run: Path) -> list[dict]:
+    """Steps, losses and accuracies; a record of training starts over after a resume, so only its step is compared."""
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kept = ("step", "kind", "top1", "n", "lr", "epoch")
+    validation = [{key: each[key] for key in (*kept, "loss") if key in each} for each in found if each["kind"] == "val"]
+    return validation + [{key: each[key] for key in kept if key in each} for each in found if each["kind"] == "train"]
+
+
+def test_killed_and_resumed_is_bit_identical(tmp_path):
+    said = killed_run(tmp_path, kills=8, seed=0)
+    assert "8 kills, 4 inside a snapshot write" in said
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_30_kills(tmp_path):
+    said = killed_run(tmp_path, kills=30, seed=1)
+    assert "30 kills, 15 inside a snapshot write" in said
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def start(out: Path, *more: str) -> subprocess.Popen[str]:
+    flags = ["--steps", "2000", "--epochs", "None", "--snapshot-every", "1000", "--evaluate-every", "1000"]
+    command = [sys.executable, "-m", "vitrail", "train", "digits", "--out", str(out), *flags, *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for_steps(out: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        path = out / "metrics.jsonl"
+        if path.exists() and path.stat().st_size:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run did not begin")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, number, status):
+    process = start(tmp_path / "run")
+    wait_for_steps(tmp_path / "run")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "Traceback" not in said
+    assert re.search(r"vitrail train --out \S+run --resume", said)
+    found = snapshots.read(tmp_path / "run/snapshots")
+    assert found is not None
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    assert found[0].step >= last["step"] > 0, "no finished step is lost"
+
+
+@pytest.mark.slow
+def test_sigterm_ten_times_loses_no_step(tmp_path):
+    steps = 0
+    for trial in range(10):
+        process = start(tmp_path / "run", *(["--resume"] if trial else []))
+        time.sleep(0.2 * trial)
+        wait_for_steps(tmp_path / "run")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        if process.returncode == -signal.SIGTERM:  # before the loop began: nothing was done, so nothing is lost
+            continue
+        assert process.returncode in (143, 0), said
+        found = snapshots.read(tmp_path / "run/snapshots")
+        assert found is not None
+        assert found[0].step >= steps
+        steps = found[0].step
+    assert steps > 0

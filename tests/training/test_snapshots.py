@@ -1,0 +1,141 @@
+"""Snapshots: every flipped bit and every cut is noticed, a full disk leaves the last one whole."""
+
+import os
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import toy
+from vitrail.config import OptimizerConfig
+from vitrail.errors import UserError
+from vitrail.training import snapshots
+from vitrail.training.optimizer import Average, build
+from vitrail.training.snapshots import Progress
+
+
+def state(step: int):
+    """A model, optimizer and average after a step, so that every kind of tensor is there."""
+    model = toy(depth=1)
+    optimizer, average = build(model, model.config, OptimizerConfig()), Average(model, 0.9)
+    torch.manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    average.update(model, step)
+    return Progress(step=step, position=step * 10), model, optimizer, average
+
+
+def equal(found, written) -> bool:
+    tensors, expected = found[1], snapshots.pack(*written[1:])
+    same = tensors.keys() == expected.keys() and all(torch.equal(tensors[name], expected[name]) for name in tensors)
+    return found[0] == written[0] and same
+
+
+def test_what_is_written_is_read(tmp_path):
+    written = state(3)
+    snapshots.write(tmp_path, *written)
+    found = snapshots.read(tmp_path)
+    assert found is not None
+    assert equal(found, written)
+    _, model, optimizer, average = state(5)
+    snapshots.unpack(found[1], model, optimizer, average)
+    packed, expected = snapshots.pack(model, optimizer, average), snapshots.pack(*written[1:])
+    assert packed.keys() == expected.keys()
+    assert all(torch.equal(packed[name], expected[name]) for name in packed)
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    for step in range(1, 6):
+        snapshots.write(tmp_path, *state(step))
+    assert [path.name for path in snapshots.snapshots(tmp_path)] == ["step-000000005", "step-000000004"]
+
+
+def test_300_flips_and_50_cuts_are_noticed_and_the_one_before_is_used(tmp_path):
+    first, second = state(1), state(2)
+    snapshots.write(tmp_path, *first)
+    newest = snapshots.write(tmp_path, *second)
+    contents = {path.name: path.read_bytes() for path in newest.iterdir()}
+    generator = random.Random(0)
+    for trial in range(350):
+        name = generator.choice(sorted(contents))
+        damaged = bytearray(contents[name])
+        if trial < 300:
+            damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
+        else:
+            damaged = damaged[: generator.randrange(len(damaged))]
+        (newest / name).write_bytes(damaged)
+        found = snapshots.read(tmp_path)
+        assert found is not None
+        assert equal(found, first), (trial, name)
+        assert "step-000000002" in found[2][0]
+        (newest / name).write_bytes(contents[name])
+    found = snapshots.read(tmp_path)
+    assert found is not None
+    assert equal(found, second)
+
+
+def test_all_damaged_means_none(tmp_path):
+    newest = snapshots.write(tmp_path, *state(1))
+    (newest / "SHA256SUMS").unlink()
+    assert snapshots.read(tmp_path) is None
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from tests.training.test_snapshots import state
+from vitrail.errors import UserError
+from vitrail.training import snapshots
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    snapshots.write(Path(sys.argv[1]), *state(2))
+except UserError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def test_a_full_disk_at_ten_points_of_the_write(tmp_path):
+    """The message names the place, the snapshot before still loads, nothing partial is visible."""
+    first = state(1)
+    size = sum(path.stat().st_size for path in snapshots.write(tmp_path, *first).iterdir())
+    root = Path(__file__).parents[2]
+    for point in range(10):
+        limit = round(size * 0.95 * point / 9)
+        command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit)]
+        result = subprocess.run(
+            command, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": "."}
+        )
+        assert result.returncode == 2, (limit, result.stderr)
+        assert str(tmp_path) in result.stdout
+        assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"], "nothing half-written is left"
+        found = snapshots.read(tmp_path)
+        assert found is not None
+        assert equal(found, first)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_snapshot_of_another_model_is_refused(tmp_path):
+    snapshots.write(tmp_path, *state(1))
+    found = snapshots.read(tmp_path)
+    assert found is not None
+    other = toy(depth=2)
+    with pytest.raises(UserError, match="another configuration"):
+        snapshots.unpack(found[1], other, build(other, other.config, OptimizerConfig()), None)
+
+
+def test_leftovers_of_a_killed_write_are_invisible_and_go(tmp_path):
+    snapshots.write(tmp_path, *state(1))
+    (tmp_path / ".step-000000002.99").mkdir()
+    (tmp_path / ".step-000000002.99" / "state.safetensors").write_bytes(b"half")
+    assert len(snapshots.snapshots(tmp_path)) == 1
+    snapshots.write(tmp_path, *state(3))
+    assert not list(tmp_path.glob(".*"))

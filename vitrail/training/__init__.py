@@ -1,0 +1,1 @@
+"""One loop, and what it needs: objectives, optimizer, schedule, snapshots, progress."""

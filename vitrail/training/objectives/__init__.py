@@ -1,0 +1,1 @@
+"""What is learned: each objective turns a model and a batch into losses, and nothing else differs."""

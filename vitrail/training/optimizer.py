@@ -1,0 +1,90 @@
+"""AdamW and SGD with momentum: which parameters decay, how fast each layer learns, and the average of the weights."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.config import ModelConfig, OptimizerConfig
+
+TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
+
+
+def decays(name: str, parameter: Tensor) -> bool:
+    """Weight decay is for matrices and kernels: not for biases, norms, LayerScale, tokens and positions."""
+    special = name.startswith(("pos_embed", *TOKENS)) or name.endswith("relative.table")
+    return parameter.ndim > 1 and not special
+
+
+def layer_of(name: str, config: ModelConfig) -> int:
+    """0 for the embedding, 1 ... depth for the blocks, depth + 1 for what follows them."""
+    if match := re.match(r"blocks\.(\d+)\.", name):
+        return 1 + int(match[1])
+    if config.family == "resnet":
+        stage = re.match(r"stages\.(\d+)\.", name)
+        return 1 + int(stage[1]) if stage else 0 if name.startswith("stem.") else 1 + len(config.stages or ())
+    embedding = name.startswith(("patch_embed", "pos_embed", *TOKENS))
+    return 0 if embedding else config.depth + 1
+
+
+def build(model: nn.Module, config: ModelConfig, settings: OptimizerConfig) -> torch.optim.Optimizer:
+    """One parameter group for each (decay or not, speed); a group's `lr_scale` multiplies the schedule."""
+    last = config.depth + 1 if config.family == "vit" else 1 + len(config.stages or ())
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            decay = settings.weight_decay if decays(name, parameter) else 0.0
+            scale = settings.layer_decay ** (last - layer_of(name, config))
+            groups.setdefault((decay, scale), []).append(parameter)
+    described = [
+        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
+        for (decay, scale), parameters in groups.items()
+    ]
+    device = next(model.parameters()).device.type
+    if settings.name == "adamw":
+        return torch.optim.AdamW(described, lr=settings.lr, betas=settings.betas, fused=device in ("cpu", "cuda"))
+    return DecoupledSGD(described, lr=settings.lr, momentum=settings.momentum)
+
+
+class DecoupledSGD(torch.optim.SGD):
+    """SGD whose weight decay shrinks the weights themselves, as AdamW's does, in place of adding to the gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            if decay:
+                torch._foreach_mul_(group["params"], 1 - group["lr"] * decay)  # pyright: ignore[reportPrivateImportUsage]
+            group["weight_decay"] = 0.0
+        result = super().step(closure)
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+        return result
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["lr_scale"]
+
+
+class Average:
+    """Polyak's running average of the weights: it starts as a copy, and early on forgets faster than `decay`."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """After optimizer step number `step`, counted from 1."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        now = model.state_dict()
+        averages, weights = list(self.weights.values()), [now[name] for name in self.weights]
+        torch._foreach_lerp_(averages, weights, share)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Scale gradients down to a global norm; returns the norm they had."""
+    return nn.utils.clip_grad_norm_(parameters, limit or float("inf"))
