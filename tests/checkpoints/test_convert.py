@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 import vitrail
 from tests.checkpoints.test_round_trips import google_shapes, noise
 from tests.conftest import pictures, randomised, toy
+from vitrail.checkpoints import timm
 from vitrail.checkpoints.convert import convert
 from vitrail.errors import UserError
 from vitrail.models.build import create
@@ -204,7 +205,6 @@ def test_the_model_can_be_told_and_is_checked(tmp_path):
 def test_published_sizes_are_recognised_from_tensors(tmp_path):
     """Size, patch, grid and heads of a bare file, for every published size (one block kept would not say its depth,
     so the tensors are made without memory)."""
-    from vitrail.checkpoints import timm
     from vitrail.models.build import build
     from vitrail.models.sizes import config_for
 
@@ -242,3 +242,80 @@ def test_nan_in_the_weights_is_loud(tmp_path):
     state["norm.weight"][3] = float("nan")
     save_file(state, tmp_path / "nan.safetensors")
     assert any("NaN" in note for note in vitrail.load(tmp_path / "nan.safetensors").card.notes)
+
+
+@pytest.mark.parametrize("overrides", [
+    {"positions": "learned_2d"}, {"positions": "relative"}, {"positions_at": "every_layer"},
+    {"attention": "axial", "class_token": False, "pooling": "average"}, {"image_size": (32, 64)},
+], ids=str)  # fmt: skip
+def test_flat_files_of_ours_hold_any_model(tmp_path, overrides):
+    """timm cannot build these; the header of our file says what the tensors cannot."""
+    model = toy(**overrides)
+    vitrail.save(model, tmp_path / "bundle")
+    convert(tmp_path / "bundle", tmp_path / "flat.safetensors", "timm")
+    again = vitrail.load(tmp_path / "flat.safetensors")
+    with torch.no_grad():
+        assert torch.equal(again(pictures(model)), model(pictures(model)))
+
+
+def test_a_given_configuration_says_what_tensors_cannot(tmp_path):
+    model = toy(activation="gelu_tanh", norm_eps=1e-5)
+    save_file(model.state_dict(), tmp_path / "bare.safetensors")
+    again = vitrail.load(tmp_path / "bare.safetensors", model=model.config)
+    assert (again.config.activation, again.config.norm_eps) == ("gelu_tanh", 1e-5)
+
+
+def test_files_keep_their_own_convention_of_interpolation():
+    state = toy(num_classes=0).state_dict()
+    files = {
+        "dinov2": {**state, "mask_token": torch.zeros(1, 32)},
+        "huggingface": {**state, "mask_token": torch.zeros(1, 1, 32), "decoder_embed.bias": torch.zeros(8)},
+        "timm": state,
+    }
+    for convention, tensors in files.items():
+        assert timm.from_timm(tensors, toy().config).config.interpolation == convention
+
+
+def test_overwriting_never_takes_a_run_or_a_project(tmp_path, bundle):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    (run / "metrics.jsonl").write_text("precious")
+    with pytest.raises(UserError, match="holds more than a model"):
+        convert(bundle, run, overwrite=True)
+    assert (run / "metrics.jsonl").read_text() == "precious"
+
+
+def test_a_run_that_has_only_its_best_bundle_yet(tmp_path):
+    vitrail.save(toy(num_classes=4), tmp_path / "run/best")
+    (tmp_path / "run/config.json").write_text("{}")
+    assert vitrail.load(tmp_path / "run").config.num_classes == 4
+
+
+def test_two_classes_of_one_name_are_told_apart():
+    from vitrail.checkpoints.huggingface import labels_from
+
+    assert labels_from({"id2label": {"0": "crane", "1": "dog", "2": "crane"}}) == ("crane", "dog", "crane (2)")
+
+
+@pytest.mark.parametrize("facts", [
+    {"pretrained_cfg": {"mean": 5, "std": 5}}, {"pretrained_cfg": {"mean": [0.5] * 3}},
+    {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": None}}, {"model_args": {"act_layer": "relu"}},
+], ids=str)  # fmt: skip
+def test_hostile_timm_configurations(tmp_path, bundle, facts):
+    convert(bundle, tmp_path / "timm", "timm", check=False)
+    document = json.loads((tmp_path / "timm/config.json").read_text())
+    (tmp_path / "timm/config.json").write_text(json.dumps({**document, **facts}))
+    with pytest.raises(UserError):
+        vitrail.load(tmp_path / "timm")
+
+
+def test_a_masked_autoencoder_becomes_a_folder_timm_loads(peers, tmp_path):
+    model = randomised(create("Ti/16", depth=1, image_size=32, num_classes=0))
+    decoder = {"mask_token": torch.zeros(1, 1, 8), "decoder_embed.weight": torch.zeros(8, 192)}
+    save_file({**model.state_dict(), **decoder}, tmp_path / "mae.safetensors")
+    report = convert(tmp_path / "mae.safetensors", tmp_path / "folder", "timm")
+    assert set(report.dropped) == set(decoder)
+    twin = peers.timm.create_model(f"local-dir:{tmp_path / 'folder'}", pretrained=True).eval()
+    with torch.no_grad():
+        assert (twin(pictures(model)) - model(pictures(model))).abs().max() <= 1e-5

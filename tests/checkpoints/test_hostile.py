@@ -345,7 +345,7 @@ def test_an_existing_destination_is_kept(good, tmp_path):
     assert (tmp_path / "taken").read_text() == "precious"
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/one.jpg").write_text("precious")
-    with pytest.raises(UserError, match="not a model's folder"):
+    with pytest.raises(UserError, match="holds more than a model"):
         convert(good["bundle"], tmp_path / "photos", overwrite=True)
     assert (tmp_path / "photos/one.jpg").exists()
 

@@ -78,13 +78,16 @@ def read_bundle(folder: Path) -> tuple[Reading, Card]:
         )
     config = ModelConfig.from_json(section["model"])
     tensors, _ = read_tensors(folder / WEIGHTS)
-    reading = timm.reading_for(config, tensors)
-    card = Card(
-        preprocessing=Preprocessing.from_json(section.get("preprocessing") or {}),
-        label_names=tuple(map(str, section.get("label_names") or ())),
-        label_descriptions=dict(document.get("label_descriptions") or {}),
-        provenance=dict(section.get("provenance") or {}),
-    )
+    reading = timm.reading_for(config, tensors, "bundle")
+    try:
+        card = Card(
+            preprocessing=Preprocessing.from_json(section.get("preprocessing") or {}),
+            label_names=tuple(map(str, section.get("label_names") or ())),
+            label_descriptions=dict(document.get("label_descriptions") or {}),
+            provenance=dict(section.get("provenance") or {}),
+        )
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder / CONFIG}: the section 'vitrail' cannot be read: {error}") from error
     return reading, card
 
 

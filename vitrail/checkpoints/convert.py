@@ -1,8 +1,9 @@
 """From any format to any other, with a parity report: what was mapped, dropped, made up, and the logits compared."""
 
 import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -81,9 +82,10 @@ def convert(
     loaded = assemble(found.reading, found.card)
     report = Report(f"{found.reading.format}: {source}", f"{to}: {destination}", dropped=dict(found.reading.dropped))
     if image_size is not None:
-        before = loaded.config.grid
+        before = loaded.config
         resize(loaded, image_size)
-        report.notes.append(f"positions interpolated from a grid of {before} to {loaded.config.grid}")
+        if before.family == "vit":
+            report.notes.append(f"positions interpolated from a grid of {before.grid} to {loaded.config.grid}")
     state = {**found.reading.state, **loaded.state_dict()}
     if to == "bundle":
         loaded.card.provenance = {
@@ -96,7 +98,12 @@ def convert(
             report.dropped[" + ".join(found.reading.origin[name])] = "a bundle holds the encoder, not the decoder"
         names = {name: (name,) for name in loaded.state_dict()}
     else:
+        if to == "timm" and not destination.suffix:  # timm loads a folder strictly: no tensor too many
+            for name in [name for name in state if name.startswith(timm.DECODER)]:
+                report.dropped[name] = "timm has the encoder only; a flat file keeps the decoder"
+                del state[name]
         fitted, state = _fit(loaded.config, state, to, report)
+        _warn_of_constants(fitted, to, destination, report)
         rules = TARGETS[to](state, fitted)
         _write(to, destination, write(rules, state), fitted, loaded.card, state, overwrite)
         names = {rule.native: rule.foreign for rule in rules}
@@ -154,6 +161,19 @@ def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[
         except UserError as error:
             report.notes.append(f"WARNING: {error}; the file holds timm's names, but timm will not build it")
     return config, state
+
+
+def _warn_of_constants(config: ModelConfig, to: str, destination: Path, report: Report) -> None:
+    """What a file of that format cannot say, and its reader will assume otherwise."""
+    bare = to in ("google", "torchvision") or destination.suffix.lower() in TORCH_SUFFIXES
+    if config.norm_eps != 1e-6 and (bare or to == "timm"):
+        report.notes.append(
+            f"WARNING: {to}'s code computes LayerNorm with eps 1e-06, this model with {config.norm_eps:g}"
+        )
+    if to == "timm" and bare and config.activation == "gelu_tanh":
+        report.notes.append(
+            "WARNING: the file cannot say that the GELU is the tanh form; a .safetensors file or a folder can"
+        )
 
 
 def _add_zeros(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[ModelConfig, Tensors]:
@@ -234,6 +254,8 @@ def _compare(report: Report, found: Source, loaded: Model, destination: Path, to
     config = loaded.config
     images = torch.randn(2, config.channels, *config.rows_columns, generator=torch.Generator().manual_seed(0))
     resized = config.image_size != found.reading.config.image_size
+    if to == "google":  # what the official code will compute, whatever the model did
+        config = config.with_(activation="gelu_tanh", norm_eps=1e-6, stem_arithmetic="official")
     written = open_source(destination, model=config, preprocessing=loaded.card.preprocessing)
     result_config = written.reading.config
     headless = config.num_classes and not result_config.num_classes
@@ -261,11 +283,7 @@ def _compare(report: Report, found: Source, loaded: Model, destination: Path, to
     if headless and after.shape != before.shape:
         report.compared = "not compared: the result lacks what the source's output is made of"
         return
-    report.max_logit_difference = (before - after).abs().max().item()
+    difference = (before - after).abs().max().item()
+    report.max_logit_difference = difference if math.isfinite(difference) else None
     what = "features" if headless or not config.num_classes else "logits"
     report.compared = f"{what} of the source by {by}; of the result by {after_by}"
-
-
-def with_preprocessing(base: Preprocessing, **changes: Any) -> Preprocessing:
-    """Single fields of a preprocessing, as the command line gives them."""
-    return replace(base, **{name: value for name, value in changes.items() if value is not None})

@@ -32,6 +32,7 @@ SUFFIXES = (".safetensors", ".npz", *TORCH_SUFFIXES)
 WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state", "model_ema", "module")
 LARGEST_JSON = 64 * 2**20
 DIRECTORY = 0x10
+MODEL_FILES = {"model.safetensors", "config.json", "SHA256SUMS", "preprocessor_config.json"}
 
 Fill = Callable[[Path], None]
 """Writes what it stands for to the path it is given."""
@@ -51,6 +52,8 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not tensors:
         raise UserError(f"{path}: there is no tensor in it")
+    if odd := [name for name, each in tensors.items() if each.layout != torch.strided or each.is_meta]:
+        raise UserError(f"{path}: {odd[0]} is not a plain tensor with numbers in it")
     return {name: _as_float(tensor) for name, tensor in tensors.items()}, metadata
 
 
@@ -97,7 +100,7 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
         shape, fortran, dtype = header(content)
     except (ValueError, KeyError, EOFError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise UserError(f"{path}: {member.filename} is not an array numpy wrote ({_first_line(error)})") from error
-    if dtype.hasobject or dtype.kind not in "fiub":
+    if dtype.hasobject or dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise UserError(f"{path}: {member.filename} is of type {dtype}, not numbers; refused unread")
     count = int(np.prod(shape, dtype=object)) if shape else 1
     if any(side < 0 for side in shape) or count * dtype.itemsize != len(content.getbuffer()) - content.tell():
@@ -132,9 +135,10 @@ def _unwrap(path: Path, document: Any) -> Tensors:
     for _ in range(4):
         if not isinstance(document, Mapping):
             raise UserError(f"{path}: holds a {type(document).__name__}, not a state dict")
-        if any(isinstance(value, Tensor) for value in document.values()):
-            return {str(name): value for name, value in document.items() if isinstance(value, Tensor)}
+        # The wrappers first: a training checkpoint may keep other tensors beside them (a random state).
         inner = next((document[key] for key in WRAPPERS if isinstance(document.get(key), Mapping)), None)
+        if inner is None and any(isinstance(value, Tensor) for value in document.values()):
+            return {str(name): value for name, value in document.items() if isinstance(value, Tensor)}
         if inner is None:
             break
         document = inner
@@ -241,8 +245,8 @@ def write_file(path: Path, fill: Fill, overwrite: bool = False) -> None:
 def write_folder(path: Path, fill: Fill, overwrite: bool = False) -> None:
     """A folder that `fill` writes, under its name when it is complete; one it replaces goes only then."""
     _refuse_existing(path, overwrite)
-    if path.exists() and not (path / "config.json").is_file():
-        raise UserError(f"{path}: is not a model's folder; it will not be overwritten")
+    if path.exists() and not (path.is_dir() and {each.name for each in path.iterdir()} <= MODEL_FILES):
+        raise UserError(f"{path}: holds more than a model; it will not be overwritten")
     with _disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -251,17 +255,28 @@ def write_folder(path: Path, fill: Fill, overwrite: bool = False) -> None:
             for file in (*temporary.iterdir(), temporary):
                 _sync(file)
             temporary.chmod(0o755)
-            old = None
-            if path.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent)) / path.name
-                path.rename(old)
-            temporary.rename(path)
-            if old is not None:
-                shutil.rmtree(old.parent)
+            _put_in_place(temporary, path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         _sync(path.parent)
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Rename, after putting aside what is there; it comes back if the rename fails."""
+    if not path.exists():
+        temporary.rename(path)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    try:
+        path.rename(aside / path.name)
+        try:
+            temporary.rename(path)
+        except BaseException:
+            (aside / path.name).rename(path)
+            raise
+    finally:
+        shutil.rmtree(aside)
 
 
 @contextmanager

@@ -241,9 +241,10 @@ def labels_from(info: dict[str, Any]) -> tuple[str, ...]:
         ordered = [str(table[key]) for key in sorted(table, key=int)]
     except (TypeError, ValueError) as error:
         raise UserError("config.json: id2label must map numbers to names") from error
-    if all(label == f"LABEL_{index}" for index, label in enumerate(ordered)) or len(set(ordered)) != len(ordered):
+    if all(label == f"LABEL_{index}" for index, label in enumerate(ordered)):
         return ()
-    return tuple(ordered)
+    # ImageNet has two cranes: names must tell classes apart, so the second one gets its number.
+    return tuple(label if label not in ordered[:index] else f"{label} ({index})" for index, label in enumerate(ordered))
 
 
 def preprocessing_from(info: dict[str, Any]) -> Preprocessing:

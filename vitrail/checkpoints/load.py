@@ -68,12 +68,13 @@ def open_source(
 ) -> Source:
     """Read a checkpoint without building the model."""
     given = config_for(model) if isinstance(model, str) else model
+    trusted = isinstance(model, ModelConfig)  # a whole configuration says what tensors cannot; a name only the size
     path = locate(source)
     if path.is_dir():
-        found = _open_folder(path, given)
+        found = _open_folder(path, given, trusted)
     else:
         tensors, metadata = read_tensors(path)
-        found = Source(path, _recognise(path, tensors, given, metadata), Card(), tensors)
+        found = Source(path, _recognise(path, tensors, given, trusted, metadata), Card(), tensors)
     _set_preprocessing(found, preprocessing)
     if labels is not None:
         attach_labels(found.card, Path(labels), found.reading.config)
@@ -87,7 +88,7 @@ def locate(source: str | Path) -> Path:
     path = Path(source)
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder")
-    if (path.is_dir() and not (path / "config.json").is_file()) or (path / "bundle").is_dir():
+    if path.is_dir() and not bundle.is_bundle(path):
         for inner in ("best", "bundle"):
             if bundle.is_bundle(path / inner):
                 return path / inner
@@ -99,6 +100,8 @@ def assemble(reading: Reading, card: Card) -> Model:
     model = build(reading.config, "meta")
     expected = model.state_dict()
     for name, tensor in expected.items():
+        if name not in reading.state:
+            raise UserError(f"the checkpoint lacks a tensor for {name}")
         if tuple(reading.state[name].shape) != tuple(tensor.shape):
             raise UserError(
                 f"{' + '.join(reading.origin[name])}: has the shape {tuple(reading.state[name].shape)}, "
@@ -135,32 +138,34 @@ def resize(model: Model, image_size: int | tuple[int, int]) -> None:
         model.card.preprocessing = replace(model.card.preprocessing, image_size=image_size)
 
 
-def _open_folder(folder: Path, given: ModelConfig | None) -> Source:
+def _open_folder(folder: Path, given: ModelConfig | None, trusted: bool) -> Source:
     if bundle.is_bundle(folder):
         reading, card = bundle.read_bundle(folder)
         return Source(folder, reading, card, reading.state)
     info = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     tensors, metadata = _folder_tensors(folder)
-    reading = _recognise(folder, tensors, given, metadata, info)
+    reading = _recognise(folder, tensors, given, trusted, metadata, info)
     card = Card()
     if reading.format == "timm":
-        card.preprocessing = timm.preprocessing_from(info)
-        card.label_names = tuple(map(str, info.get("label_names") or ()))
-        descriptions = info.get("label_descriptions") or {}
+        card.preprocessing = _facts(folder / "config.json", timm.preprocessing_from)
+        names, descriptions = info.get("label_names"), info.get("label_descriptions") or {}
+        card.label_names = tuple(map(str, names)) if isinstance(names, list) else ()
         card.label_descriptions = dict(descriptions) if isinstance(descriptions, dict) else {}
     elif reading.format == "huggingface":
         card.label_names = huggingface.labels_from(info)
         if (folder / "preprocessor_config.json").is_file():
             card.preprocessing = _facts(folder / "preprocessor_config.json", huggingface.preprocessing_from)
-    if len(card.label_names) != reading.config.num_classes:
+    if card.label_names and len(card.label_names) != reading.config.num_classes:
+        count = len(card.label_names)
+        card.notes.append(f"WARNING: {count} class names for {reading.config.num_classes} classes: left out")
         card.label_names, card.label_descriptions = (), {}
     return Source(folder, reading, card, tensors)
 
 
-def _facts(path: Path, read: Callable[[dict[str, Any]], Preprocessing]) -> Preprocessing:
+def _facts(path: Path, read: Callable[[dict[str, Any]], Preprocessing | None]) -> Preprocessing | None:
     try:
-        return read(read_json(path))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        return read(read_json(path)) if path.is_file() else None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError, IndexError) as error:
         raise UserError(f"{path}: the preprocessing cannot be read: {error}") from error
 
 
@@ -190,17 +195,24 @@ def _recognise(
     path: Path,
     tensors: Tensors,
     given: ModelConfig | None,
+    trusted: bool,
     metadata: dict[str, str],
     info: Mapping[str, Any] = {},
 ) -> Reading:
     told = METADATA_KEY in metadata and not info  # a config.json beside the weights has the last word
     if told:
-        given = _own_metadata(path, metadata[METADATA_KEY])
+        given, trusted = _own_metadata(path, metadata[METADATA_KEY]), True
     readers: tuple[tuple[Any, Callable[[], Reading]], ...] = (
         (google, lambda: google.from_google(tensors, given)),
         (huggingface, lambda: huggingface.from_huggingface(tensors, given, info)),
         (torchvision, lambda: torchvision.from_torchvision(tensors, given)),
-        (timm, lambda: timm.from_timm(tensors, given, info)),
+        # Files of ours may hold what no tensor shows (relative positions, axial blocks): the header is the model.
+        (
+            timm,
+            lambda: (
+                timm.reading_for(given, tensors, "timm") if told and given else timm.from_timm(tensors, given, info)
+            ),
+        ),
     )
     for module, reader in readers:
         if module.recognises(tensors):
@@ -210,7 +222,7 @@ def _recognise(
                 raise UserError(f"{path}: {error}") from error
             except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
                 raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
-            _check_given(path, reading, given, told)
+            _check_given(path, reading, given, trusted)
             _refuse_misnamed(path, reading)
             reading.config = reading.config.with_(name=reading.config.name or name_for(reading.config))
             return reading
@@ -226,11 +238,11 @@ def _refuse_misnamed(path: Path, reading: Reading) -> None:
     optional = ("cls_token", "dist_token", "reg_token", "pos_embed", "head.weight", "head.bias", "fc_norm.weight")
     foreign = ("cls", "pre_logits/kernel", "pre_logits/bias", "head/kernel", "head/bias", "classifier.weight")
     biases = {name.removesuffix("weight") + "bias" for name in used if name.endswith("weight")}
-    for name in list(reading.dropped)[:100]:
-        inside = name.startswith(tuple(layers))
+    for name in list(reading.dropped)[:1000]:
+        inside = name.startswith((*layers, "norm_pre.", "attn_pool.", "patch_embed."))
         near = difflib.get_close_matches(name, {*used, *biases, *optional, *foreign}, n=1, cutoff=0.85)
         if inside or near:
-            like = f", which is named almost like {near[0]!r}" if near else " inside a layer"
+            like = f", which is named almost like {near[0]!r}" if near else " that nothing here computes with"
             raise UserError(f"{path}: there is a tensor {name!r}{like}; the model would not compute what it should")
 
 

@@ -58,6 +58,6 @@ def grid_of(
         if side and side * side == patches:
             return (side * patch_pixels, side * patch_pixels), with_prefix
     raise UserError(
-        f"{tokens} positions do not make a square grid: give the image size the model was trained at "
-        "(--image-size ROWS COLUMNS)"
+        f"{tokens} positions do not make a square grid: say which image size the model was trained "
+        "at (in Python, load(..., model=ModelConfig(image_size=(rows, columns), ...)))"
     )

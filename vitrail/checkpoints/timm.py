@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
-from vitrail.config import ModelConfig, Preprocessing
+from vitrail.config import Interpolation, ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.models.build import build
 
@@ -59,12 +59,12 @@ def from_timm(tensors: Mapping[str, Tensor], given: ModelConfig | None = None, i
     return Reading("timm", config, state, origin, dropped, notes)
 
 
-def reading_for(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Reading:
-    """Tensors under timm's names whose configuration is known."""
-    state, origin = read(rules(config), tensors, "the weights file")
+def reading_for(config: ModelConfig, tensors: Mapping[str, Tensor], kind: str) -> Reading:
+    """Tensors under timm's names whose configuration is known: a bundle's, or a file's that says it in its header."""
+    state, origin = read(target_rules(tensors, config), tensors, "the weights file")
     used = {name for names in origin.values() for name in names}
     dropped = {name: "not a part of the model" for name in tensors if name not in used}
-    return Reading("bundle", config, state, origin, dropped)
+    return Reading(kind, config, state, origin, dropped)
 
 
 def to_timm(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
@@ -196,7 +196,6 @@ def _describe_resnet(config: ModelConfig) -> tuple[str, dict[str, Any]]:
     factor = config.stem_width // 64
     if config.stem_arithmetic != "timm":
         raise UserError("timm cannot express this model: stem_arithmetic is 'official'")
-    # timm names a few of the family; the others are built from the same class with other numbers.
     name = RESNETS.get((config.stages or (), factor))
     if name is None:
         raise UserError(f"timm has no BiT ResNet with stages {config.stages} and width factor {factor}")
@@ -287,10 +286,13 @@ def _config(
     positions = tensors.get("pos_embed")
     size, class_position = grid_of(positions, prefix, patch_size * stride, given)
     after = "fc_norm.weight" in tensors
-    average = after or not class_token or arguments.get("global_pool") == "avg"
+    average = after or not class_token or "avg" in (arguments.get("global_pool"), info.get("global_pool"))
     heads = arguments.get("num_heads") or heads_of(width, depth, given, notes)
     gated = second.shape[1] * 2 == first.shape[0]
-    tanh = arguments.get("act_layer") in ("gelu_tanh", "quick_gelu_tanh")
+    activation = arguments.get("act_layer") or "gelu"
+    if activation not in ("gelu", "gelu_tanh", "gelu_erf"):
+        raise UserError(f"config.json: act_layer {activation!r} is not known; gelu and gelu_tanh are")
+    tanh = activation == "gelu_tanh"
     return ModelConfig(
         name=given.name if given else "",
         image_size=size,
@@ -305,7 +307,7 @@ def _config(
         stem_width=stem_width,
         stem_arithmetic="timm",
         positions="none" if positions is None else "learned",
-        interpolation="timm",
+        interpolation=_convention(tensors, info),
         class_token=class_token,
         class_position=class_position,
         distillation_token=distilled,
@@ -318,6 +320,13 @@ def _config(
         qkv_bias="blocks.0.attn.qkv.bias" in tensors,
         layer_scale=1e-5 if "blocks.0.ls1.gamma" in tensors else None,
     )
+
+
+def _convention(tensors: Mapping[str, Tensor], info: dict[str, Any]) -> Interpolation:
+    """Whose file it is: MAE's has a decoder, DINOv2's a mask token alone; a timm folder is timm's in any case."""
+    if info or "mask_token" not in tensors:
+        return "timm"
+    return "huggingface" if any(name.startswith("decoder_") for name in tensors) else "dinov2"
 
 
 def _classes(tensors: Mapping[str, Tensor]) -> int:

@@ -5,6 +5,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli import emit_json
+from vitrail.errors import UserError
 from vitrail.models.cost import cost
 from vitrail.models.sizes import NAMES, config_for
 
@@ -24,7 +25,12 @@ def command(
     """
     rows = []
     for each in name or NAMES:
-        config = config_for(each, image_size=image_size)
+        try:
+            config = config_for(each, image_size=image_size)
+        except UserError:
+            if name:
+                raise
+            continue  # of the whole list, those whose patches do not divide the size are left out
         price = cost(config)
         rows.append(
             {

@@ -1,5 +1,6 @@
 """`vitrail plan`: what a training costs, before paying for it; without a name, the recipes there are."""
 
+import math
 from typing import Annotated, Literal
 
 import tyro
@@ -50,7 +51,7 @@ def command(
         ("--batch", batch),
         ("--flops-per-second", flops_per_second),
     ):
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise UserError(f"{flag} must be above 0, not {value}")
     if not recipe_or_model:
         return _list(json)

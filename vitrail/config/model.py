@@ -181,13 +181,17 @@ def _check_numbers(config: ModelConfig) -> None:
         value, least, most = getattr(config, name), 1 if name in positive else 0, LARGEST.get(name, 2**24)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise UserError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
-    for name in ("class_token", "class_position", "distillation_token", "norm_after_pooling", "qkv_bias"):
+    switches = ("class_token", "class_position", "distillation_token", "norm_after_pooling", "qkv_bias")
+    for name in (*switches, "gradient_checkpointing"):
         if not isinstance(getattr(config, name), bool):
             raise UserError(f"{name} must be true or false, not {getattr(config, name)!r}")
     for name in ("dropout", "attention_dropout", "drop_path", "patch_dropout"):
         value = getattr(config, name)
         if not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise UserError(f"{name} must be at least 0 and below 1, not {value!r}")
+    for name in ("head_bias", *(["layer_scale"] if config.layer_scale is not None else [])):
+        if not isinstance(getattr(config, name), (int, float)) or isinstance(getattr(config, name), bool):
+            raise UserError(f"{name} must be a number, not {getattr(config, name)!r}")
     if not all(1 <= size <= LARGEST["image_size"] for size in config.rows_columns):
         raise UserError(f"image_size must be from 1 to {LARGEST['image_size']} pixels, not {config.rows_columns}")
     if not isinstance(config.norm_eps, (int, float)) or not config.norm_eps > 0:

@@ -61,8 +61,9 @@ def plan(
     moments = {"adamw": 2, "sgd": 1}[optimizer]
     activations = one.activations
     if config.gradient_checkpointing and config.family == "vit":
-        # Each block keeps its input only; one block's own activations are there at a time.
-        activations = one.tokens * config.width * config.depth + activations // config.depth
+        # Each block keeps its input only; one block's own activations are there at a time. A stem is kept whole.
+        stem = sum(part[2] for part in _stem(config)) if config.stages is not None else 0
+        activations = stem + one.tokens * config.width * config.depth + (activations - stem) // config.depth
     memory = {
         "weights": 4 * one.parameters,
         "gradients": 4 * one.parameters,

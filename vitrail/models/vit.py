@@ -135,14 +135,15 @@ class Mlp(nn.Module):
 class LayerScale(nn.Module):
     def __init__(self, width: int, value: float):
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), value))
+        self.gamma = nn.Parameter(torch.full((width,), float(value)))
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.gamma
 
 
 class DropPath(nn.Module):
-    """Drops the whole residual branch of a sample with probability p and scales the kept ones by 1 / (1 - p)."""
+    """Drops the whole residual branch of a sample with probability p and scales the kept ones by 1 / (1 - p). In an
+    axial block the samples are its rows or columns."""
 
     def __init__(self, probability: float):
         super().__init__()
