@@ -1,6 +1,6 @@
 """Forward pass against the peers: the same architecture and weights, interleaved in one run, as ratios.
 
-    python bench/forward.py [--rounds 15] [--json bench/forward.json]
+    python bench/forward.py [--rounds 15] [--peers timm] [--least 0.97] [--json bench/forward.json]
 
 A ratio is the peer's time over ours for one round, the two timed one right after the other; above 1 we are faster.
 Median and the middle half of the rounds are given. Two models that take turns see the same machine, whatever else
@@ -57,7 +57,7 @@ def seconds(function: Callable[[Tensor], Any], images: Tensor, repeats: int) -> 
     return (time.perf_counter() - start) / repeats
 
 
-def compare(name: str, batch: int, rounds: int) -> list[dict[str, Any]]:
+def compare(name: str, batch: int, rounds: int, peers: list[str]) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     model = vitrail.create(name)
     assert isinstance(model, ViT)
@@ -65,6 +65,8 @@ def compare(name: str, batch: int, rounds: int) -> list[dict[str, Any]]:
     images = torch.randn(batch, 3, 224, 224)
     rows = []
     for peer, twin in twins(model).items():
+        if peer not in peers:
+            continue
         logits = twin(images)
         difference = ((logits if isinstance(logits, Tensor) else logits.logits) - model(images)).abs().max().item()
         assert difference <= 1e-4, f"{peer} computes something else: {difference}"
@@ -93,6 +95,8 @@ def compare(name: str, batch: int, rounds: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", nargs="*", default=["timm", "transformers", "torchvision"])
+    parser.add_argument("--least", type=float, help="exit 1 if a ratio is below this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -102,7 +106,7 @@ def main() -> None:
     results = []
     with torch.inference_mode():
         for name, batch in CASES:
-            for row in compare(name, batch, options.rounds):
+            for row in compare(name, batch, options.rounds, options.peers):
                 results.append(row)
                 print(
                     f"{row['what']:<26} vs {row['peer']:<13} {row['ratio']:.3f} "
@@ -110,6 +114,8 @@ def main() -> None:
                 )
     if options.json:
         options.json.write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": results}, indent=2))
+    if options.least and any(row["ratio"] < options.least for row in results):
+        raise SystemExit(f"a ratio is below {options.least}")
 
 
 if __name__ == "__main__":
