@@ -233,13 +233,13 @@ def write_file(path: Path, fill: Fill, overwrite: bool = False) -> None:
         temporary = Path(name)
         try:
             fill(temporary)
-            _sync(temporary)
+            sync(temporary)
             temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def write_folder(path: Path, fill: Fill, overwrite: bool = False) -> None:
@@ -253,13 +253,13 @@ def write_folder(path: Path, fill: Fill, overwrite: bool = False) -> None:
         try:
             fill(temporary)
             for file in (*temporary.iterdir(), temporary):
-                _sync(file)
+                sync(file)
             temporary.chmod(0o755)
             _put_in_place(temporary, path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def _put_in_place(temporary: Path, path: Path) -> None:
@@ -292,7 +292,7 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
         raise UserError(f"{path}: exists already; choose another name or give --overwrite")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from vitrail.checkpoints.files import sync
 from vitrail.errors import UserError
 from vitrail.training.optimizer import Average
 
@@ -56,11 +57,11 @@ def write(
         sums = "".join(f"{_digest(temporary / part)}  {part}\n" for part in (TENSORS, COUNTERS))
         (temporary / SUMS).write_text(sums, encoding="utf-8")
         for path in (*temporary.iterdir(), temporary):
-            _sync(path)
+            sync(path)
         if final.exists():  # the same step, written again after a resume
             shutil.rmtree(final)
         temporary.rename(final)
-        _sync(folder)
+        sync(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
@@ -143,14 +144,6 @@ def _verify(snapshot: Path) -> None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _clear_temporary(folder: Path) -> None:
