@@ -1,7 +1,7 @@
 # Every target makes .venv and installs what it needs on first use; later calls start at once.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := demo,data,tensorboard,dev
+EXTRAS := demo,data,tensorboard,export,serve,dev
 # Tests run in two processes, so each gets one thread.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A tour in four minutes: what there is, what it costs, a model trained, evaluated and converted, a data set checked.
+# A tour in four minutes: what there is, what it costs, a model trained, evaluated, looked into and converted.
 set -eu
 out=${1:-runs/demo}
 rm -rf "$out"
@@ -19,6 +19,9 @@ vitrail train --out "$out/run"
 say "Evaluated, as the bundle says its images are prepared"
 vitrail evaluate "$out/run" --data mnist5k
 
+say "Looked into: what it attends to, and what its answers rest on"
+vitrail inspect "$out/run" --out "$out/inside"
+
 say "To timm's format and back, with parity reports"
 vitrail convert "$out/run" "$out/model.safetensors" --to timm | tail -n 3
 vitrail convert "$out/model.safetensors" "$out/again" --to bundle | tail -n 3
@@ -26,4 +29,4 @@ vitrail convert "$out/model.safetensors" "$out/again" --to bundle | tail -n 3
 say "A data set, checked"
 vitrail data check digits --out "$out/data-check"
 
-say "The report of the training is $out/run/report.html; all of it is in $out"
+say "The report of the training is $out/run/report.html, what the model sees $out/inside/report.html"

@@ -12,6 +12,11 @@ from vitrail.checkpoints.peers import import_peer
 from vitrail.models.build import Model, create
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: what is left at the end is short, and can be shared."""
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_docs.py", "tests/training/test_together.py")))
+
+
 @pytest.fixture(scope="session")
 def peers():
     """timm, transformers, torchvision and vit_pytorch, imported once. Their import-time warnings are theirs."""

@@ -1,13 +1,11 @@
 """Every command and every Python block in README.md and docs/ runs, in order, in one temporary folder a page."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import Page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,25 +24,17 @@ def steps(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-# Python blocks of a page share their names, as they would for a reader who types them one after the other.
-DRIVER = """
-import json, subprocess, sys
-names = {"__name__": "__main__"}
-for kind, text in json.load(sys.stdin):
-    print("+", text, file=sys.stderr, flush=True)
-    if kind == "python":
-        exec(compile(text, "<page>", "exec"), names)
-    else:
-        subprocess.run(["bash", "-c", text], check=True)
-"""
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_the_page_shows_runs(page, tmp_path):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command, shown = [sys.executable, "-c", DRIVER], json.dumps(steps(page))
-    result = subprocess.run(command, input=shown, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, f"{page.name}\n{result.stdout}\n{result.stderr}"
+    folder = tmp_path / "page"
+    folder.mkdir()
+    reader = Page(folder)
+    try:
+        for kind, text in steps(page):
+            status = reader.python(text) if kind == "python" else reader.command(text)
+            assert status == 0, f"{page.name}: {text}\n{reader.log.read_text(encoding='utf-8', errors='replace')}"
+    finally:
+        reader.close()
 
 
 def test_the_pages_show_something_to_run():

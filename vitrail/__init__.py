@@ -3,6 +3,8 @@
     model = vitrail.create("B/16", num_classes=10, image_size=384)
     model = vitrail.load("my-model")          # a bundle, a run, a weights file, hf:owner/name
     vitrail.save(model, "my-bundle")
+    model.predict("photo.jpg")                # also a list of paths, bytes, Pillow images, arrays, tensors
+    vitrail.export(model, "model.onnx")
 
 `import vitrail` is instant: torch is imported when the first of these is used.
 """
@@ -13,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from vitrail.version import __version__
 
 if TYPE_CHECKING:
+    from vitrail import inspect
     from vitrail.checkpoints.bundle import save
     from vitrail.checkpoints.convert import convert
     from vitrail.checkpoints.load import load
     from vitrail.config import ModelConfig, Preprocessing, TrainConfig
     from vitrail.errors import UserError
+    from vitrail.inference.export import export
+    from vitrail.inference.functions import embed, predict
     from vitrail.models.build import create
     from vitrail.models.cost import cost, plan
     from vitrail.models.vit import Recorder
@@ -33,6 +38,9 @@ _HOMES = {
     "cost": "vitrail.models.cost",
     "plan": "vitrail.models.cost",
     "Recorder": "vitrail.models.vit",
+    "predict": "vitrail.inference.functions",
+    "embed": "vitrail.inference.functions",
+    "export": "vitrail.inference.export",
     "fit": "vitrail.train",
     "finetune": "vitrail.transfer",
     "recipe": "vitrail.recipes",
@@ -52,16 +60,22 @@ __all__ = [
     "convert",
     "cost",
     "create",
+    "embed",
+    "export",
     "finetune",
     "fit",
+    "inspect",
     "load",
     "plan",
+    "predict",
     "recipe",
     "save",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "inspect":  # a module of functions, where the others are functions themselves
+        return importlib.import_module("vitrail.inspect")
     if name not in _HOMES:
         raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -7,3 +7,8 @@ class UserError(Exception):
     The command line prints the message without a traceback and exits with status 2. Everything else that
     escapes is a bug of ours and exits with status 1.
     """
+
+    def __init__(self, message: str, said_by_another: bool = False):
+        super().__init__(message)
+        self.said_by_another = said_by_another
+        """Another process of the same job tells the person; this one need not."""

@@ -1,20 +1,16 @@
 """The commands as a person runs them: real processes, exit statuses, messages, JSON."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
 import vitrail
 from tests.conftest import toy
+from tests.warm import run
 from vitrail.cli import COMMANDS, main
-
-
-def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vitrail", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +20,11 @@ def test_quick_commands_answer_in_under_half_a_second_and_import_no_torch(argume
     code = f"import sys; from vitrail.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
     fastest = 9.0
     for _ in range(5):
-        start = time.perf_counter()
+        # The processor's time: it does not count the tests that run beside this one, and nothing here waits.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-        fastest = min(fastest, time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        fastest = min(fastest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert fastest < 0.5
 
 

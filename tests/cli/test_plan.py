@@ -1,6 +1,8 @@
 """`vitrail plan` for recipes and models: what is not given is the recipe's."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,61 @@ def test_without_a_name_the_recipes_are_listed(capsys):
     assert all(name in printed for name in RECIPES)
 
 
+H14 = ("vit-h14-jft", "--accelerators", "256", "--half-precision")
+
+
+def test_many_accelerators_add_to_the_plan(capsys):
+    result = answer(capsys, *H14, "--accelerator-flops", "1e14", "--bandwidth", "25GB")
+    assert set(result) == KEYS | {"scale"}
+    scale = result["scale"]
+    shared = {"accelerators", "batch", "parallel", "data_bytes", "shards", "ddp", "fsdp"}
+    assert set(scale) == shared
+    assert (scale["batch"], scale["parallel"], scale["shards"]) == (16, "ddp", 136_114)
+    assert scale["data_bytes"] == 303_000_000 * 115_000
+    assert result["seconds"] == scale["ddp"]["seconds"]
+    parameters = result["parameters"]
+    assert scale["ddp"]["sent_bytes"]["total"] == 8 * parameters * 255 // 256
+    memory = scale["fsdp"]["memory_bytes"]
+    assert memory["weights"] == -(-4 * parameters // 256)
+    assert memory["total"] == sum(amount for part, amount in memory.items() if part != "total")
+    assert memory["total"] < scale["ddp"]["memory_bytes"]["total"]
+    # The forward pass of 16 images at 1e14 FLOPs a second, then 8 bytes a parameter at 25 GB a second.
+    forward = 16 * 2 * result["gmacs"] * 1e9 / 1e14
+    by_hand = forward + scale["ddp"]["sent_bytes"]["total"] / 25e9
+    assert scale["ddp"]["step_seconds"] == pytest.approx(by_hand)
+    assert scale["ddp"]["images_per_second"] == pytest.approx(4096 / by_hand)
+    assert scale["ddp"]["tokens_per_second"] == pytest.approx(257 * 4096 / by_hand)
+    assert scale["ddp"]["seconds"] == pytest.approx(14 * 303_000_000 * by_hand / 4096)
+    chosen = answer(capsys, *H14, "--parallel", "fsdp", "--flops-per-second", "256e14", "--bandwidth", "25GB")
+    assert chosen["seconds"] == pytest.approx(scale["fsdp"]["seconds"]), "all together, or each"
+
+
+def test_many_accelerators_are_shown_side_by_side(capsys):
+    main(["plan", *H14])
+    printed = capsys.readouterr().out
+    for words in (
+        "256 accelerators, 16 images a step each",
+        "memory: gathered",
+        "sent by each in a step",
+        "136,114 shards",
+    ):
+        assert words in printed
+    assert "give --accelerator-flops" in printed
+    main(["plan", *H14, "--accelerator-flops", "1e14"])
+    printed = capsys.readouterr().out
+    assert "images a second" in printed
+    assert "tokens a second" in printed
+
+
+def test_the_page_shows_what_the_command_prints(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+    shown = re.search(r"```bash\nvitrail (plan .*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    main(shown[1].split())
+    printed = capsys.readouterr().out
+    assert [line.rstrip() for line in printed.splitlines()] == shown[2].splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -97,6 +154,15 @@ def test_without_a_name_the_recipes_are_listed(capsys):
         (["B/17", "--images", "5"], ["17 x 17"]),
         (["digits", "--images", "0"], ["--images"]),
         (["digits", "--batch", "-1"], ["--batch"]),
+        (["vit-b16-jft", "--accelerators", "0"], ["--accelerators"]),
+        (["vit-b16-jft", "--accelerators", "3"], ["4096", "3", "multiple of 3"]),
+        (["vit-b16-jft", "--bandwidth", "25GB"], ["--bandwidth goes with --accelerators"]),
+        (["vit-b16-jft", "--accelerators", "2", "--bandwidth", "fast"], ["--bandwidth", "'fast'", "256MB"]),
+        (["vit-b16-jft", "--accelerators", "2", "--shard-size", "0B"], ["--shard-size"]),
+        (
+            ["vit-b16-jft", "--accelerators", "2", "--accelerator-flops", "1", "--flops-per-second", "1"],
+            ["one of them"],
+        ),
         (["finetune-cifar10", "--image-size", "385"], ["385 x 385", "384 x 384"]),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 import vitrail
-from tests.cli.test_commands import run
 from tests.conftest import toy
+from tests.warm import run
 
 SHORT = ["--epochs", "1", "--model.depth", "1", "--batch-size", "128"]
 
@@ -98,3 +98,36 @@ def test_a_resumed_run_keeps_its_settings(trained):
     result = run("train", "--out", "run", "--resume", "--optimizer.lr", "0.5", cwd=trained)
     assert result.returncode == 2
     assert "optimizer.lr" in result.stderr
+
+
+def test_steps_take_the_place_of_the_recipes_epochs(tmp_path):
+    flags = ["--steps", "3", "--model.depth", "1", "--precision", "bf16", "--tensorboard", "--json"]
+    result = run("train", "digits", *flags, "--out", "run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 3
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    (loss,) = board.Scalars("train/loss")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    logged = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    assert loss.step == 3
+    assert loss.value == pytest.approx(logged[-1]["loss"], rel=1e-6)
+    both = run("train", "digits", "--steps", "3", "--epochs", "1", "--out", "other", cwd=tmp_path)
+    assert both.returncode == 2
+    assert "not both" in both.stderr
+
+
+@pytest.mark.slow
+def test_a_compiled_run_learns_the_same(tmp_path):
+    """The first steps agree with the plain run: what is compiled is the same function."""
+    flags = ["--steps", "5", "--log-every", "1", "--model.depth", "1", "--evaluate-every", "5"]
+    losses = {}
+    for name, more in {"plain": [], "compiled": ["--compile"]}.items():
+        result = run("train", "digits", *flags, *more, "--out", name, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses[name] = [record["loss"] for record in map(json.loads, lines) if record["kind"] == "train"]
+    assert len(losses["plain"]) == 5
+    np.testing.assert_allclose(losses["compiled"], losses["plain"], atol=1e-4)

@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,23 @@ def write_class_folders(root: Path, counts: dict[str, int], seed: int = 0) -> Pa
             image = picture(20 + index % 5, 24, seed=seed + 1000 * number + index)
             (root / name / f"{index:03d}.png").write_bytes(encoded(image))
     return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch) -> Iterator[Path]:
+    """A cache of the test's own: nothing is kept in the home of whoever runs the tests."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "vitrail-cache"))
+    monkeypatch.delenv("VITRAIL_CACHE_SIZE", raising=False)
+    yield tmp_path / "vitrail-cache"
+    finish_fetching()  # what is still on its way would arrive in the next test's cache
+
+
+def finish_fetching() -> None:
+    """Wait for everything that is fetched ahead in the background."""
+    for thread in threading.enumerate():
+        if thread.name == "vitrail-fetch":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.fixture

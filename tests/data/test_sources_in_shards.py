@@ -12,6 +12,7 @@ import pytest
 
 from tests.data.conftest import check_whole, counts, encoded, picture, smooth
 from vitrail.data import BadImage, decode, open_source
+from vitrail.data.sources import parquet
 from vitrail.errors import UserError
 
 # Parquet
@@ -49,7 +50,6 @@ def test_parquet_as_hugging_face_writes_it(tmp_path):
     train = source.split("train")
     for index in range(18):
         assert np.array_equal(decode(train.read(index)), smooth(seed=index))
-        assert train.size(index) == len(train.read(index))
     assert train.ids[9] == "data/train-00001-of-00002/000000"
     check_whole(source)
 
@@ -95,6 +95,40 @@ def test_a_file_that_is_not_parquet(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UserError, match="not a readable parquet"):
         open_source(tmp_path)
+
+
+def blank_images(file: Path) -> None:
+    """Zeros over every image, nothing else changed."""
+    about, content = pq.ParquetFile(file).metadata, bytearray(file.read_bytes())
+    for group in range(about.num_row_groups):
+        for number in range(about.num_columns):
+            column = about.row_group(group).column(number)
+            if "label" not in column.path_in_schema:
+                start = column.dictionary_page_offset or column.data_page_offset
+                content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
+    file.write_bytes(content)
+
+
+def test_opening_parquet_reads_labels_and_no_image(tmp_path):
+    write_parquet(tmp_path / "x.parquet", {"image": images(12), "label": [0, 1] * 6})
+    whole = open_source(tmp_path, val_fraction=0, test_fraction=0)
+    blank_images(tmp_path / "x.parquet")
+    blank = open_source(tmp_path, val_fraction=0, test_fraction=0)
+    assert blank.fingerprint() == whole.fingerprint()
+    assert blank.split("train").labels.tolist() == [0, 1] * 6
+    with pytest.raises(BadImage, match="cannot be read from its parquet file"):
+        blank.split("train").read(3)
+
+
+def test_the_row_groups_kept_in_memory_are_bounded(tmp_path, monkeypatch):
+    contents = [bytes([index]) * 10_000 for index in range(40)]
+    write_parquet(tmp_path / "x.parquet", {"image": contents, "label": [0, 1] * 20})
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 100_000)
+    split = open_source(tmp_path, val_fraction=0, test_fraction=0).split("train")
+    for index in [*range(0, 40, 7), *range(39, -1, -1)]:
+        assert split.read(index) == contents[index]
+        assert len(split.reader._cache) <= 2
+    assert split.shards().tolist() == [index // 4 for index in range(40)]
 
 
 # Tar shards

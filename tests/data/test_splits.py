@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data import match_classes
+from vitrail.config import DataConfig
+from vitrail.data import match_classes, open_data
 from vitrail.data.sources.splits import split_named, stratified_split
 from vitrail.errors import UserError
 
@@ -107,3 +108,25 @@ def test_some_of_the_models_classes_are_enough_only_when_asked():
         match_classes(model, ["d", "b"])
     with pytest.raises(UserError, match="'x'"):
         match_classes(model, ["d", "x"], subset=True)
+
+
+@given(size=st.integers(10, 1437))
+@settings(deadline=None, max_examples=25)
+def test_fewer_training_samples_keep_every_class_and_the_rest_as_it_was(size):
+    whole, less = open_data(DataConfig("digits")), open_data(DataConfig("digits", train_size=size))
+    training = less.split("train")
+    assert len(training) == size
+    assert set(training.ids) <= set(whole.split("train").ids)
+    counts = np.bincount(training.labels, minlength=10)
+    assert counts.min() >= 1
+    exact = np.bincount(whole.split("train").labels) * size / 1437
+    assert np.abs(counts - exact).max() <= 1
+    assert less.split("test").ids == whole.split("test").ids
+    assert len(open_data(DataConfig("digits", val_size=20)).split("val")) == 20
+
+
+def test_more_than_there_is_and_fewer_than_classes_are_refused():
+    with pytest.raises(UserError, match="train has 1437 samples"):
+        open_data(DataConfig("digits", train_size=1438))
+    with pytest.raises(UserError, match="some of its 10 classes empty"):
+        open_data(DataConfig("digits", train_size=9))

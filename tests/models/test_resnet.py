@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from tests.conftest import randomised
+from vitrail.checkpoints import google, timm
+from vitrail.config import ModelConfig
+from vitrail.errors import UserError
 from vitrail.models.build import create
+from vitrail.models.cost import cost
 from vitrail.models.resnet import pad_same
 
 
@@ -63,3 +67,39 @@ def test_the_official_unit_number_by_number():
 def test_same_padding(size, kernel, stride):
     padded = pad_same(torch.zeros(1, 1, size, size), kernel, stride)
     assert (padded.shape[-1] - kernel) // stride + 1 == math.ceil(size / stride)
+
+
+@pytest.mark.parametrize(
+    ("stages", "grid", "outputs"), [((1, 1), (8, 8), 128), ((2,), (16, 16), 64), ((), (32, 32), 32)]
+)
+def test_a_plain_stem_halves_the_picture_and_doubles_the_width_in_each_stage(stages, grid, outputs):
+    fields = {
+        "image_size": 32,
+        "patch_size": 1,
+        "width": 16,
+        "depth": 1,
+        "num_heads": 2,
+        "mlp_dim": 16,
+        "num_classes": 3,
+    }
+    model = create("Ti/16", **fields, stem="plain", stages=stages, stem_width=32)
+    assert model.config.grid == grid
+    assert model.config.stem_outputs == outputs
+    images = torch.randn(2, 3, 32, 32)
+    assert model.patch_embed.backbone(images).shape == (2, outputs, *grid)
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert cost(model.config).parameters == counted
+    x = images
+    for layer in model.patch_embed.backbone:
+        x = torch.relu(layer.norm(torch.nn.functional.conv2d(x, layer.conv.weight, None, layer.conv.stride, padding=1)))
+    assert torch.equal(model.patch_embed.backbone(images), x)
+
+
+def test_a_plain_stem_is_refused_where_it_cannot_be(tmp_path):
+    with pytest.raises(UserError, match="made of bottlenecks"):
+        ModelConfig(family="resnet", stages=(1,), stem="plain")
+    config = create("Ti/16", stem="plain", stages=(1, 1), stem_width=32, patch_size=4, width=12, depth=1).config
+    with pytest.raises(UserError, match="stem is 'plain'"):
+        timm.describe(config)
+    with pytest.raises(UserError, match="stem"):
+        google.target_rules({}, config)

@@ -159,9 +159,10 @@ def test_pictures_are_prepared_as_in_the_paper(name):
 
 
 def test_every_recipe_of_the_paper_is_in_a_table_here():
-    ours = {"digits", "mnist5k", "fashion-mnist", "cifar10-small", "finetune"}
+    ours = {"digits", "mnist5k", "fashion-mnist", "cifar10-small", "finetune", "finetune-mnist5k"}
     deit = {"deit-ti16-in1k", "deit-s16-in1k", "deit-b16-in1k"}
-    assert set(RECIPES) == {row[0] for row in (*TABLE_3, *TABLE_4)} | ours | deit
+    unlabelled = {"mnist5k-masked-patch", "mnist5k-mae", "mnist5k-dino", "vit-b16-jft-masked-patch", "mae-b16-in1k"}
+    assert set(RECIPES) == {row[0] for row in (*TABLE_3, *TABLE_4)} | ours | deit | unlabelled
     assert set(LEARNING_RATES) == {row[0] for row in TABLE_4} | {"finetune"}
 
 
@@ -220,6 +221,38 @@ def test_deit():
     assert (config.preprocessing.mean, config.preprocessing.std) == (IMAGENET_MEAN, IMAGENET_STD)
     assert (config.preprocessing.crop, config.preprocessing.crop_fraction) == ("center", 0.875)
     assert [recipe(f"deit-{size}16-in1k").model.name for size in ("ti", "b")] == ["Ti/16", "B/16"]
+
+
+def test_masked_patch_prediction_is_appendix_b_1_2():
+    config = recipe("vit-b16-jft-masked-patch")
+    assert (config.objective, config.model.name, config.model.num_classes) == ("masked_patch", "B/16", 0)
+    assert (config.steps, config.batch_size) == (1_000_000, 4096)
+    assert (config.optimizer.name, config.optimizer.lr) == ("adamw", 2e-4)
+    assert (config.schedule.kind, config.schedule.warmup_steps, config.schedule.final_lr) == ("cosine", 10_000, 0)
+    masked = config.masked_patch
+    assert (masked.target, masked.fraction, masked.masked, masked.replaced) == ("mean", 0.5, 0.8, 0.1)
+    assert "79.9 % on ImageNet" in (RECIPES["vit-b16-jft-masked-patch"].__doc__ or "")
+
+
+def test_mae():
+    """Table 8 of He and others, and their decoder."""
+    config = recipe("mae-b16-in1k")
+    assert (config.objective, config.model.name, config.model.positions) == ("mae", "B/16", "sincos")
+    assert (config.epochs, config.batch_size, config.optimizer.clip) == (1600, 4096, 0)
+    assert config.optimizer.lr == pytest.approx(1.5e-4 * 4096 / 256)
+    assert (config.optimizer.weight_decay, config.optimizer.betas) == (0.05, (0.9, 0.95))
+    assert (config.schedule.kind, config.schedule.warmup_steps) == ("cosine", 12_511), "40 epochs of 1,281,167 images"
+    assert (config.transform.area, config.transform.flip, config.transform.colour_jitter) == ((0.2, 1.0), 0.5, 0)
+    mae = config.mae
+    assert (mae.fraction, mae.decoder_width, mae.decoder_depth, mae.decoder_heads) == (0.75, 512, 8, 16)
+    assert mae.normalise
+    assert "83.6 % on ImageNet" in (RECIPES["mae-b16-in1k"].__doc__ or "")
+
+
+def test_the_small_recipes_without_labels_share_the_model_of_mnist5k():
+    names = ("mnist5k-masked-patch", "mnist5k-mae", "mnist5k-dino", "finetune-mnist5k", "mnist5k")
+    assert len({recipe(name).model.with_(num_classes=0) for name in names}) == 1
+    assert [recipe(name).self_supervised for name in names] == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize(

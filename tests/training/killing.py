@@ -1,6 +1,6 @@
 """Trains a small run again and again in children that are killed with SIGKILL, until it is finished.
 
-    python -m tests.training.killing OUT KILLS SEED
+    python -m tests.training.killing OUT KILLS SEED [OBJECTIVE]
 
 Half of the kills come inside the write of a snapshot, at a random one of the system calls it makes; the others at a
 random moment. Each child has another number of workers. Imports are paid once: children are forked.
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from tests.training import unlabelled
 from vitrail.config import (
     DataConfig,
     ModelConfig,
@@ -48,8 +49,10 @@ CONFIG = TrainConfig(
 )
 
 
-def configured(workers: int) -> TrainConfig:
-    return CONFIG.with_(data=DataConfig("digits", workers=workers))
+def configured(workers: int, objective: str) -> TrainConfig:
+    """With labels the run above; without them a smaller one."""
+    config = CONFIG if objective == CONFIG.objective else unlabelled.settings(objective, steps=40, accumulate=2)
+    return config.with_(data=DataConfig("digits", workers=workers))
 
 
 def die() -> None:
@@ -82,7 +85,7 @@ def die_inside_a_write(generator: random.Random) -> None:
     counted(Path, "write_text")
 
 
-def child(out: Path, workers: int, generator: random.Random, inside: bool | None) -> int:
+def child(out: Path, config: TrainConfig, generator: random.Random, inside: bool | None) -> int:
     """Train in a forked process; returns its wait status."""
     seed = generator.random()
     pid = os.fork()
@@ -95,21 +98,21 @@ def child(out: Path, workers: int, generator: random.Random, inside: bool | None
     elif inside is False:
         threading.Timer(choice.uniform(0.1, 1.2), die).start()
     try:
-        fit(configured(workers), out, resume=(out / "config.json").exists())
+        fit(config, out, resume=(out / "config.json").exists(), report=False)
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         os._exit(1)
     os._exit(0)
 
 
-def main(out: Path, kills: int, seed: int) -> None:
+def main(out: Path, kills: int, seed: int, objective: str = CONFIG.objective) -> None:
     torch.set_num_threads(1)
-    assert child(out / "whole", 0, random.Random(seed), None) == 0
+    assert child(out / "whole", configured(0, objective), random.Random(seed), None) == 0
     generator, killed, finished = random.Random(seed), 0, 0
     counts = {True: 0, False: 0}
     while killed < kills:
         inside = killed % 2 == 0
-        status = child(out / "killed", killed % 3, generator, inside)
+        status = child(out / "killed", configured(killed % 3, objective), generator, inside)
         if status == signal.SIGKILL:
             killed += 1
             counts[inside] += 1
@@ -118,10 +121,10 @@ def main(out: Path, kills: int, seed: int) -> None:
             shutil.rmtree(out / "killed")
         else:
             raise SystemExit(f"a child failed with status {status}")
-    if not (out / "killed").exists() or child(out / "killed", 1, generator, None) != 0:
+    if not (out / "killed").exists() or child(out / "killed", configured(1, objective), generator, None) != 0:
         raise SystemExit("the last child did not finish")
     print(f"{killed} kills, {counts[True]} inside a snapshot write, {finished} runs finished in between")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

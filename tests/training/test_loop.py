@@ -38,7 +38,7 @@ def trainer(config: TrainConfig, batch: Batch, objective=None, folder: Path = Pa
         total=config.total_steps(100),
         batches=lambda position: iter(()),
         evaluate=None,
-        keep_best=lambda result: None,
+        keep_best=lambda *_: None,
         epoch_samples=100,
     )
 
@@ -80,10 +80,9 @@ def test_hard_and_equal_soft_labels_give_the_same_loss():
         objective, model = Supervised(kind, 10), trainer(settings(), some_batch()).model
         hard, soft = some_batch(), some_batch(soft=True)
         with torch.no_grad():
-            first = objective(model, hard.images, hard.labels, None)
-            second = objective(model, soft.images, soft.labels, soft.targets)
+            first, second = objective(model, hard), objective(model, soft)
         assert first.loss.item() == pytest.approx(second.loss.item(), rel=1e-5)
-        assert (first.correct, first.count) == (second.correct, second.count)
+        assert (first.measures, first.count) == (second.measures, second.count)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_weights(tmp_path):

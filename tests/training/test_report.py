@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitrail.drawing import outcomes
+from vitrail.drawing.outcomes import SamplePrediction, confused_pairs
 from vitrail.training import figures
-from vitrail.training.report import SamplePrediction, confused_pairs, write_report
+from vitrail.training.report import write_report
 
 HOSTILE = "<script>alert('$x')</script>\" onerror=\"x $\\frac{$ \udcff\x00\u202e日本"
 PICTURES = ("curves.png", "confusion.png", "predictions.png")
@@ -158,7 +160,7 @@ def test_a_run_gets_its_pictures_and_a_page_that_says_what_matters(tmp_path):
 
 
 def test_the_style_has_no_broken_names():
-    from vitrail.data import page
+    from vitrail.drawing import page
 
     # A name that a line break cuts in two ("border-" / "collapse") is dropped by browsers without a word.
     assert "-\n" not in page._STYLE
@@ -180,9 +182,9 @@ def test_any_number_of_classes(number, tmp_path):
 
 def test_single_mistakes_among_a_thousand_classes_are_seen(tmp_path):
     matrix = np.eye(1000, dtype=np.int64) * 50
-    clean = figures.confusion(matrix, [str(index) for index in range(1000)])
+    clean = outcomes.confusion(matrix, [str(index) for index in range(1000)])
     matrix[101, 803] = 1
-    marked = figures.confusion(matrix, [str(index) for index in range(1000)])
+    marked = outcomes.confusion(matrix, [str(index) for index in range(1000)])
     before, after = (np.asarray(Image.open(io.BytesIO(each)).convert("L"), dtype=int) for each in (clean, marked))
     assert before.shape == after.shape
     assert np.abs(before - after).max() > 20
@@ -353,7 +355,7 @@ def test_epochs_and_series_come_from_the_records():
 def test_drawing_works_in_threads():
     drawn: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: drawn.append(figures.confusion(counts(2), ["ant", "bee"]))) for _ in range(3)
+        threading.Thread(target=lambda: drawn.append(outcomes.confusion(counts(2), ["ant", "bee"]))) for _ in range(3)
     ]
     for each in threads:
         each.start()

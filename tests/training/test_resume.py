@@ -26,14 +26,19 @@ def killed_run(folder: Path, kills: int, seed: int) -> str:
 
 
 def assert_same_run(whole: Path, killed: Path) -> None:
+    assert_same_tensors_and_records(whole, killed)
+    found = snapshots.read(whole / "snapshots")
+    assert found is not None
+    assert {name.split(".")[0] for name in found[1]} == {"model", "optimizer", "average"}
+
+
+def assert_same_tensors_and_records(whole: Path, killed: Path) -> None:
     """Weights, optimizer, average, counters, both bundles, and every record but the speeds."""
     first, second = snapshots.read(whole / "snapshots"), snapshots.read(killed / "snapshots")
     assert first is not None
     assert second is not None
     assert first[0] == second[0]
     assert first[1].keys() == second[1].keys()
-    kinds = {name.split(".")[0] for name in first[1]}
-    assert kinds == {"model", "optimizer", "average"}
     for name, tensor in first[1].items():
         assert torch.equal(tensor, second[1][name]), name
     for part in ("bundle", "best"):
@@ -45,7 +50,7 @@ def assert_same_run(whole: Path, killed: Path) -> None:
 def records(run: Path) -> list[dict]:
     """Steps, losses and accuracies; a record of training starts over after a resume, so only its step is compared."""
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    kept = ("step", "kind", "top1", "n", "lr", "epoch")
+    kept = ("step", "kind", "top1", "knn_top1", "n", "lr", "epoch")
     validation = [{key: each[key] for key in (*kept, "loss") if key in each} for each in found if each["kind"] == "val"]
     return validation + [{key: each[key] for key in kept if key in each} for each in found if each["kind"] == "train"]
 

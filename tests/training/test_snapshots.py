@@ -2,7 +2,6 @@
 
 import os
 import random
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -86,20 +85,27 @@ def test_all_damaged_means_none(tmp_path):
 
 
 FULL_DISK = """
-import resource, signal, sys
+import os, resource, signal, sys
 from pathlib import Path
 from tests.training.test_snapshots import state
 from vitrail.errors import UserError
 from vitrail.training import snapshots
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-limit = int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-try:
-    snapshots.write(Path(sys.argv[1]), *state(2))
-except UserError as error:
-    print(error)
-    sys.exit(2)
+written = state(2)
+for limit in sys.argv[2:]:
+    child = os.fork()  # a limit cannot be raised again, so each is a process's own
+    if not child:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+        try:
+            snapshots.write(Path(sys.argv[1]), *written)
+        except UserError as error:
+            print(error, flush=True)
+            os._exit(2)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = sorted(path.name for path in Path(sys.argv[1]).iterdir())
+    print("ended", status, left, flush=True)
 """
 
 
@@ -107,20 +113,16 @@ def test_a_full_disk_at_ten_points_of_the_write(tmp_path):
     """The message names the place, the snapshot before still loads, nothing partial is visible."""
     first = state(1)
     size = sum(path.stat().st_size for path in snapshots.write(tmp_path, *first).iterdir())
+    limits = [str(round(size * 0.95 * point / 9)) for point in range(10)]
     root = Path(__file__).parents[2]
-    for point in range(10):
-        limit = round(size * 0.95 * point / 9)
-        command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit)]
-        result = subprocess.run(
-            command, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": "."}
-        )
-        assert result.returncode == 2, (limit, result.stderr)
-        assert str(tmp_path) in result.stdout
-        assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"], "nothing half-written is left"
-        found = snapshots.read(tmp_path)
-        assert found is not None
-        assert equal(found, first)
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), *limits]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": "."})
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("ended 2 ['step-000000001']") == 10, "nothing half-written is left"
+    assert result.stdout.count(f"{tmp_path}/step-000000002: the snapshot cannot be written") == 10
+    found = snapshots.read(tmp_path)
+    assert found is not None
+    assert equal(found, first)
 
 
 def test_a_snapshot_of_another_model_is_refused(tmp_path):

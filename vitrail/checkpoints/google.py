@@ -54,6 +54,7 @@ def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]
         config,
         "the Google format",
         family="vit",
+        stem="bottleneck",
         attention="full",
         positions=("learned", "none"),
         positions_at="stem",

@@ -127,7 +127,8 @@ def with_fresh_head(model: Model, num_classes: int) -> Model:
     }
     fresh.load_state_dict(state, assign=True)
     fresh.card = Card(preprocessing=model.card.preprocessing, provenance=model.card.provenance)
-    fresh.card.notes = [*model.card.notes, f"the head is new: {num_classes} classes, all weights 0"]
+    head = f"the head is new: {num_classes} classes, all weights 0" if num_classes else "the head is left out"
+    fresh.card.notes = [*model.card.notes, head]
     return fresh.eval()
 
 

@@ -101,9 +101,9 @@ def _transformers(path: Path, tensors: Tensors, config: ModelConfig, images: Ten
         quiet.set_verbosity(level)
 
 
-def _torchvision(path: Path, tensors: Tensors, config: ModelConfig, images: Tensor) -> Tensor:
-    torchvision = import_peer("torchvision")
-    model = torchvision.models.VisionTransformer(
+def torchvision_model(config: ModelConfig) -> Any:
+    """torchvision's module of the same sizes, its weights yet to be loaded."""
+    return import_peer("torchvision").models.VisionTransformer(
         image_size=config.rows_columns[0],
         patch_size=config.patch_size,
         num_layers=config.depth,
@@ -113,6 +113,10 @@ def _torchvision(path: Path, tensors: Tensors, config: ModelConfig, images: Tens
         num_classes=config.num_classes,
         representation_size=config.representation_size or None,
     )
+
+
+def _torchvision(path: Path, tensors: Tensors, config: ModelConfig, images: Tensor) -> Tensor:
+    model = torchvision_model(config)
     renamed = {
         name.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."): tensor
         for name, tensor in tensors.items()

@@ -96,6 +96,7 @@ def describe(config: ModelConfig) -> tuple[str, dict[str, Any]]:
         "positions": ("learned", "sincos", "none"),
         "positions_at": ("stem",),
         "representation_size": (0,),
+        "stem": ("bottleneck",),
         "stem_arithmetic": ("timm",) if config.stages is not None else ("official", "timm"),
     }
     for name, allowed in limits.items():

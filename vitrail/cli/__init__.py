@@ -11,8 +11,16 @@ COMMANDS = {
     "train": "train a model: a recipe by name, on embedded data or your own",
     "finetune": "start from a trained model and a folder of photos",
     "evaluate": "top-1, top-5, per class and confusion of a model on a data set",
+    "fewshot": "how good a model's features are with a few labelled images of each class",
+    "inspect": "look inside a model: filters, positions, attention, and what its answers rest on",
+    "study": "the paper's studies: sweeps of trainings with a table, a picture and a conclusion",
+    "predict": "what is in pictures: one photo, a folder, an archive of a million",
+    "embed": "the features of pictures, for search and clustering",
+    "export": "a model as ONNX, OpenVINO or torch.export, checked before it is kept",
+    "serve": "models over HTTP: predictions, features, attention, and a page to look at them",
     "models": "the models there are: parameters, GMACs, tokens",
     "plan": "parameters, FLOPs, memory and time of a training before paying for it",
+    "bench": "speed beside timm, transformers, torchvision and others, as ratios with their spread",
     "convert": "weights from one format to another, with a parity report",
     "data": "check: find what is wrong with a data set; shard: write it as .tar files",
 }
@@ -26,7 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _run(arguments)
     except UserError as error:
-        print(f"vitrail: {error}", file=sys.stderr)
+        if not error.said_by_another:
+            print(f"vitrail: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("vitrail: interrupted", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Any
 from vitrail.cli import emit_json, note
 from vitrail.config import TrainConfig
 from vitrail.errors import UserError
+from vitrail.launched import is_first, started_together
 from vitrail.models.sizes import config_for
 
 SIZE_FIELDS = ("name", "width", "depth", "num_heads", "mlp_dim", "patch_size", "stages", "stem_width", "family")
@@ -23,6 +24,7 @@ class Flags:
         self.positional = self.rest.pop(0) if positional and self.rest and not self.rest[0].startswith("-") else None
         self.json, self.resume = self.switch("--json"), self.switch("--resume")
         self.out, self.size = self.value("--out"), self.value("--model.size")
+        self.processes = self.value("--processes")
         if (source := self.value("--data")) is not None:
             self.rest += ["--data.source", source]
 
@@ -30,6 +32,9 @@ class Flags:
         found = name in self.rest
         self.rest = [each for each in self.rest if each != name]
         return found
+
+    def given(self, name: str) -> bool:
+        return any(each == name or each.startswith(name + "=") for each in self.rest)
 
     def value(self, name: str) -> str | None:
         """The value of `--name VALUE` or `--name=VALUE`, both accepted; the last one counts."""
@@ -56,6 +61,9 @@ def read_fields(default: TrainConfig, flags: Flags, prog: str, description: str)
     if flags.size is not None:
         size = config_for(flags.size, image_size=default.model.image_size)
         default = default.with_(model=default.model.with_(**{name: getattr(size, name) for name in SIZE_FIELDS}))
+    steps, epochs = flags.given("--steps"), flags.given("--epochs")
+    if steps != epochs:  # one of them takes the place of the other, whichever the recipe has
+        default = default.with_(steps=1, epochs=None) if steps else default.with_(steps=None, epochs=1)
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
     return tyro.cli(TrainConfig, default=default, args=flags.rest, prog=prog, description=description, config=style)
 
@@ -70,6 +78,15 @@ def free_folder(name: str) -> Path:
         number += 1
 
 
+def chosen_folder(flags: Flags, name: str) -> Path:
+    """--out, or a free folder; processes that were started together cannot each look for one."""
+    if flags.out:
+        return Path(flags.out)
+    if started_together():
+        raise UserError("under torchrun give --out RUN: the run folder that all processes share")
+    return free_folder(name)
+
+
 def run_training(config: TrainConfig, out: Path, resume: bool, json: bool, again: Callable[[Path], str]) -> None:
     """Train, then say what came of it; interrupted, say how to go on."""
     from vitrail.train import fit
@@ -78,15 +95,18 @@ def run_training(config: TrainConfig, out: Path, resume: bool, json: bool, again
     try:
         result = fit(config, out, resume)
     except Interrupted as interrupted:
-        note(f"{interrupted}: the state is saved; go on with\n  {again(out)}")
+        if is_first():
+            note(f"{interrupted}: the state is saved; go on with\n  {again(out)}")
         sys.exit(interrupted.status)
-    metrics = result.metrics
+    if not is_first():
+        return
     if json:
         emit_json(result.to_json())
         return
-    print(f"{metrics['split']} accuracy {metrics['top1']:.2%} over {metrics['n']} images, {metrics['skipped']} skipped")
+    print(result.summary())
     print(f"model:  {result.bundle}\nreport: {result.run / 'report.html'}")
-    print(f"next:   vitrail evaluate {shlex.quote(str(out))} --data {shlex.quote(config.data.source)}")
+    verb = "finetune" if config.self_supervised else "evaluate"
+    print(f"next:   vitrail {verb} {shlex.quote(str(out))} --data {shlex.quote(config.data.source)}")
 
 
 def command_line(*parts: Any) -> str:

@@ -1,7 +1,6 @@
 """`vitrail data check`: find what is wrong with a data set. `vitrail data shard`: write it as tar shards."""
 
 import json as json_format
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +28,7 @@ def check(
 
     Args:
         src: digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files,
-            or hf:owner/name.
+            hf:owner/name, or the URL of shards or .parquet files.
         out: Folder for check.html and check.json.
         split_seed: Seeds the split of a source that has none of its own.
         val_fraction: Share set aside for validation where the source has no val split.
@@ -76,59 +75,52 @@ def shard(
     split_seed: int = DataConfig.split_seed,
     val_fraction: float = DataConfig.val_fraction,
     test_fraction: float = DataConfig.test_fraction,
-    megabytes: int = 256,
+    size: str = "256MB",
     json: bool = False,
 ) -> None:
     """Write a data set as tar shards, which are quick to read from disks and networks that dislike small files.
 
     Images are copied as they are; pixels from memory become PNG. The splits are written as they stand, so a split
-    cut by seed becomes the data set's own.
+    cut by seed becomes the data set's own. An index, index.parquet, says where each sample lies and what its SHA-256
+    is: with it the folder is opened without reading the shards, and damage is noticed.
 
     Args:
         src: Any source; see `vitrail data check --help`.
-        out: A new or empty folder for the shards, such as train-000000.tar, and classes.txt.
+        out: A new or empty folder for the shards, such as train-000000.tar, their index, and classes.txt.
         split_seed: Seeds the split of a source that has none of its own.
         val_fraction: Share set aside for validation where the source has no val split.
         test_fraction: Share set aside for the test where the source has no splits at all.
-        megabytes: Size of a shard, about.
+        size: Of a shard, about: 256MB, 1GB, 500kB.
         json: Print what was written as JSON.
     """
     from vitrail.data import open_data
+    from vitrail.data.progress import progress
     from vitrail.data.shard_writer import write_shards
+    from vitrail.data.sizes import byte_count
 
+    shard_bytes = byte_count(size, "--size")
     config = DataConfig(source=src, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
     source = open_data(config)
     for text in source.notes:
         note(f"note: {text}")
-    written = write_shards(source, out, shard_bytes=megabytes << 20)
+    with progress("writing shards", sum(len(split) for split in source.splits.values())) as advance:
+        written = write_shards(source, out, shard_bytes=shard_bytes, progress=advance)
     if json:
         emit_json(written)
     else:
-        print(f"{sum(written['splits'].values()):,} samples ({_listed(written['splits'])}) in {out}")
+        samples = f"{sum(written['splits'].values()):,} samples ({_listed(written['splits'])})"
+        print(f"{samples} in {written['shards']:,} shards in {out}")
         for each in written["skipped"]:
             print(f"left out: {each['id']} {each['reason']}")
 
 
 def _examine(source: Any, max_pixels: int, workers: int | None) -> dict[str, Any]:
     """The check, under a progress bar where a person is watching."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from vitrail.data.doctor import check_source
+    from vitrail.data.progress import progress
 
-    columns = (
-        TextColumn("decoding"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("decoding", total=sum(len(split) for split in source.splits.values()))
-        checkup = check_source(
-            source, max_pixels=max_pixels, workers=workers, progress=lambda done: bar.advance(task, done)
-        )
-    return checkup.to_json()
+    with progress("decoding", sum(len(split) for split in source.splits.values())) as advance:
+        return check_source(source, max_pixels=max_pixels, workers=workers, progress=advance).to_json()
 
 
 def _print_table(findings: dict[str, Any]) -> None:
@@ -138,6 +130,7 @@ def _print_table(findings: dict[str, Any]) -> None:
         ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
         ("classes", f"{len(counts):,}  (of {min(counts):,} to {max(counts):,} images)"),
         ("unreadable", _count(findings["corrupt"], "reason")),
+        ("damaged shards", _count(findings["damaged_shards"], "reason", "shard")),
         ("unusual modes", _count(findings["odd_modes"], "mode")),
         ("named like another format", _count(findings["misnamed"], "format")),
         ("exact duplicates", _groups(findings["exact_duplicates"])),
@@ -157,8 +150,8 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
-def _count(found: list[dict[str, Any]], key: str) -> str:
-    return f"{len(found):,}  (such as {found[0]['id']}: {found[0][key]})" if found else "0"
+def _count(found: list[dict[str, Any]], key: str, name: str = "id") -> str:
+    return f"{len(found):,}  (such as {found[0][name]}: {found[0][key]})" if found else "0"
 
 
 def _groups(groups: list[list[dict[str, Any]]]) -> str:

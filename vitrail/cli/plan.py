@@ -1,7 +1,7 @@
 """`vitrail plan`: what a training costs, before paying for it; without a name, the recipes there are."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -9,6 +9,7 @@ from vitrail.cli import emit_json
 from vitrail.config import DataConfig, ModelConfig, TrainConfig
 from vitrail.errors import UserError
 from vitrail.models.cost import Plan, plan
+from vitrail.models.scale import Parallel, pace, scale, shards
 from vitrail.models.sizes import config_for
 from vitrail.recipes import IMAGES, RECIPES, describe, find, near_miss, recipe
 
@@ -25,12 +26,20 @@ def command(
     optimizer: Literal["adamw", "sgd"] | None = None,
     half_precision: bool = False,
     gradient_checkpointing: bool = False,
+    accelerators: int | None = None,
+    parallel: Parallel | None = None,
+    accelerator_flops: float | None = None,
+    bandwidth: str | None = None,
+    image_bytes: str = "115kB",
+    shard_size: str = "256MB",
     json: bool = False,
 ) -> None:
     """Parameters, FLOPs, memory and time of a training. Without a name: the recipes there are.
 
     FLOPs are counted as the paper counts them: three forward passes a step, two FLOPs a multiply-add. Memory is what
     one device would hold if it did the whole batch alone. What is not given is the recipe's.
+
+    With --accelerators also what each of them holds and sends, under ddp and under fsdp, and how fast all are together.
 
     Args:
         recipe_or_model: A recipe's name, for example vit-b16-jft, or a model's, for example B/16.
@@ -39,10 +48,16 @@ def command(
         batch: Images a step; 4096 for a model.
         image_size: Side of the image in pixels, where it is not the model's own.
         num_classes: Classes of the head; 1000 for a model.
-        flops_per_second: What the hardware sustains; gives the time.
+        flops_per_second: What all the hardware together sustains; gives the time.
         optimizer: AdamW keeps two numbers a weight, SGD with momentum one.
         half_precision: Activations of two bytes (bf16 or fp16).
         gradient_checkpointing: Keep each block's input only, and compute the rest again.
+        accelerators: How many share every batch.
+        parallel: Whose time is given as the plan's: ddp, the whole model on each, or fsdp, a part of it on each.
+        accelerator_flops: What one accelerator sustains, in FLOPs a second; gives the time.
+        bandwidth: What an accelerator sends in a second, such as 25GB; without it nothing is waited for.
+        image_bytes: Of an encoded picture, on average; ImageNet's are 115kB.
+        shard_size: Of a .tar shard, as vitrail data shard writes them.
         json: Print one JSON document.
     """
     for flag, value in (
@@ -50,11 +65,18 @@ def command(
         ("--epochs", epochs),
         ("--batch", batch),
         ("--flops-per-second", flops_per_second),
+        ("--accelerators", accelerators),
+        ("--accelerator-flops", accelerator_flops),
     ):
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"{flag} must be above 0, not {value}")
     if not recipe_or_model:
         return _list(json)
+    for flag, value in (("parallel", parallel), ("accelerator-flops", accelerator_flops), ("bandwidth", bandwidth)):
+        if accelerators is None and value is not None:
+            raise UserError(f"--{flag} goes with --accelerators")
+    if flops_per_second and accelerator_flops:
+        raise UserError("--flops-per-second is of all accelerators, --accelerator-flops of one: give one of them")
     chosen = _chosen(recipe_or_model)
     images = images or IMAGES.get(chosen.data.source)
     if images is None:
@@ -67,6 +89,23 @@ def command(
     result = plan(
         *(config, images, epochs or 1.0, batch, flops_per_second), optimizer or chosen.optimizer.name, bytes_each
     )
+    seconds, many = result.seconds, None
+    if accelerators is not None:
+        many = _many(
+            config,
+            images=images,
+            epochs=epochs or 1.0,
+            batch=batch,
+            accelerators=accelerators,
+            optimizer=optimizer or chosen.optimizer.name,
+            half=bytes_each == 2,
+            flops=accelerator_flops or (flops_per_second and flops_per_second / accelerators),
+            bandwidth=bandwidth,
+            image_bytes=image_bytes,
+            shard_size=shard_size,
+        )
+        many["parallel"] = parallel or chosen.parallel
+        seconds = many[many["parallel"]]["seconds"]
     if json:
         return emit_json(
             {
@@ -76,11 +115,59 @@ def command(
                 "flops_per_step": result.flops_per_step,
                 "exaflops": result.exaflops,
                 "memory_bytes": {**result.memory, "total": sum(result.memory.values())},
-                "seconds": result.seconds,
+                "seconds": seconds,
+                **({"scale": many} if many else {}),
             }
         )
     title = ", ".join(name for name in (chosen.recipe, config.name) if name)
-    return _show(f"{title}: {images:,} images x {epochs:.4g} epochs, batch {batch}", config, result)
+    _show(f"{title}: {images:,} images x {epochs:.4g} epochs, batch {batch}", config, result, many)
+    return _show_many(many) if many else None
+
+
+def _many(
+    config: ModelConfig,
+    *,
+    images: int,
+    epochs: float,
+    batch: int,
+    accelerators: int,
+    optimizer: str,
+    half: bool,
+    flops: float | None,
+    bandwidth: str | None,
+    image_bytes: str,
+    shard_size: str,
+) -> dict[str, Any]:
+    """What many accelerators do together, as JSON: what both ways share, and a document for each of them."""
+    from vitrail.data.sizes import byte_count
+
+    each_image, each_shard = byte_count(image_bytes, "--image-bytes"), byte_count(shard_size, "--shard-size")
+    speed = None if bandwidth is None else byte_count(bandwidth, "--bandwidth")
+    shared = scale(config, batch, accelerators, optimizer, half)
+    many: dict[str, Any] = {
+        "accelerators": accelerators,
+        "batch": shared.batch,
+        "data_bytes": images * each_image,
+        "shards": shards(images, each_image, each_shard),
+    }
+    for kind in get_args(Parallel):
+        held, sent = shared.memory[kind], shared.traffic[kind]
+        many[kind] = {
+            "memory_bytes": {**held, "total": sum(held.values())},
+            "sent_bytes": {"forward": sent.forward, "backward": sent.backward, "total": sent.total},
+            "seconds": None,
+        }
+        if flops:
+            found = pace(config, batch, accelerators, sent, flops, speed)
+            many[kind] |= {
+                "step_seconds": found.step_seconds,
+                "compute_seconds": found.compute_seconds,
+                "images_per_second": found.images_per_second,
+                "tokens_per_second": found.tokens_per_second,
+                "read_bytes_per_second": found.images_per_second * each_image,
+                "seconds": images * epochs / found.images_per_second,
+            }
+    return many
 
 
 def _chosen(name: str) -> TrainConfig:
@@ -117,7 +204,7 @@ def _list(json: bool) -> None:
     return Console().print(table)
 
 
-def _show(title: str, config: ModelConfig, result: Plan) -> None:
+def _show(title: str, config: ModelConfig, result: Plan, many: dict[str, Any] | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -130,14 +217,44 @@ def _show(title: str, config: ModelConfig, result: Plan) -> None:
     table.add_row("steps", f"{result.steps:,}")
     table.add_row("one step", f"{result.flops_per_step:.3g} FLOPs")
     table.add_row("in all", f"{result.exaflops:,.4g} exaFLOPs")
-    for part, amount in result.memory.items():
-        table.add_row(f"memory: {part}", _bytes(amount))
-    table.add_row("memory: in all", _bytes(sum(result.memory.values())))
-    time = _duration(result.seconds) if result.seconds else "give --flops-per-second to see it"
-    table.add_row("time", time)
+    if many is None:  # of many accelerators, each has a table of its own
+        for part, amount in result.memory.items():
+            table.add_row(f"memory: {part}", _bytes(amount))
+        table.add_row("memory: in all", _bytes(sum(result.memory.values())))
+        time = _duration(result.seconds) if result.seconds else "give --flops-per-second to see it"
+        table.add_row("time", time)
+    else:
+        table.add_row("data", f"{_bytes(many['data_bytes'])} in {many['shards']:,} shards")
     console = Console()
     console.print(title, style="italic", highlight=False, soft_wrap=True)
     console.print(table)
+
+
+def _show_many(many: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    kinds = get_args(Parallel)
+    table = Table(f"{many['accelerators']:,} accelerators, {many['batch']:,} images a step each", *kinds, box=None)
+
+    def add(title: str, value: Any) -> None:
+        table.add_row(title, *(value(many[kind]) for kind in kinds))
+
+    for part in many["fsdp"]["memory_bytes"]:
+        name = "in all" if part == "total" else part
+        add(f"memory: {name}", lambda each, part=part: _bytes(each["memory_bytes"].get(part, 0)))
+    add("sent by each in a step", lambda each: _bytes(each["sent_bytes"]["total"]))
+    if many["ddp"]["seconds"] is not None:
+        add("one step", lambda each: f"{1000 * each['step_seconds']:,.4g} ms")
+        add("  of it computing", lambda each: f"{each['compute_seconds'] / each['step_seconds']:.1%}")
+        add("images a second", lambda each: f"{each['images_per_second']:,.0f}")
+        add("tokens a second", lambda each: f"{each['tokens_per_second']:,.0f}")
+        add("read from the shards", lambda each: f"{_bytes(each['read_bytes_per_second'])}/s")
+        add("time", lambda each: _duration(each["seconds"]))
+    console = Console()
+    console.print(table)
+    if many["ddp"]["seconds"] is None:
+        console.print("give --accelerator-flops to see the time", style="italic", highlight=False)
 
 
 def _bytes(amount: float) -> str:

@@ -1,8 +1,7 @@
 """`vitrail train [RECIPE] [--data SRC] [--out RUN] [--resume]` and any field of the configuration."""
 
-from pathlib import Path
-
-from vitrail.cli.configured import Flags, command_line, free_folder, read_fields, run_training
+from vitrail.cli.configured import Flags, chosen_folder, command_line, read_fields, run_training
+from vitrail.cli.launching import launch, without
 from vitrail.errors import UserError
 from vitrail.recipes import RECIPES, recipe
 
@@ -13,7 +12,8 @@ DESCRIPTION = """vitrail train [RECIPE] [--data SRC] [--out RUN] [--resume] [--j
 Train a model. RECIPE: {recipes}; without one, mnist5k on embedded data.
 --data SRC: digits, mnist5k, a folder of class folders, .tar shards, .parquet, idx or CIFAR files, hf:owner/name.
 --out RUN: the run folder (default: runs/RECIPE). --resume: go on with the run there, to the same bits.
---model.size: a model by name; other fields of the model can be given besides."""
+--model.size: a model by name; other fields of the model can be given besides.
+--processes N: share every batch among N processes of this machine; over several machines, start it by torchrun."""
 
 
 def run(arguments: list[str]) -> None:
@@ -21,14 +21,16 @@ def run(arguments: list[str]) -> None:
     if flags.resume and not flags.out:
         raise UserError("--resume needs --out RUN: the run to go on with")
     if flags.resume and not flags.help:
-        from vitrail.train import read_config
+        from vitrail.training.run_folder import read_config
 
         default = read_config(str(flags.out))
     else:
         default = recipe(flags.positional or DEFAULT)
     description = DESCRIPTION.format(recipes=", ".join(RECIPES))
     config = read_fields(default, flags, "vitrail train", description)
-    out = Path(flags.out) if flags.out else free_folder(config.recipe or "train")
-    run_training(
+    out = chosen_folder(flags, config.recipe or "train")
+    if flags.processes is not None:
+        return launch(flags.processes, ["train", *without(arguments, "--processes", "--out"), "--out", str(out)])
+    return run_training(
         config, out, flags.resume, flags.json, lambda run: command_line("vitrail", "train", "--out", run, "--resume")
     )

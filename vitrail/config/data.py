@@ -9,6 +9,7 @@ from vitrail.errors import UserError
 
 TrainCrop = Literal["inception", "pad", "evaluation"]
 EraseFill = Literal["noise", "mean"]
+Shuffle = Literal["auto", "global", "shards"]
 
 
 @dataclass(frozen=True)
@@ -17,17 +18,26 @@ class DataConfig:
 
     source: str = "mnist5k"
     """digits, mnist5k, a folder of class folders, a folder or glob of .tar shards, .parquet files, a folder of idx
-    or CIFAR files, or hf:owner/name."""
+    or CIFAR files, hf:owner/name, or the URL of shards or parquet files (s3://, gs://, hf://, file://)."""
     split_seed: int = 0
     """Seeds the split of a source that has none of its own."""
     val_fraction: float = 0.1
     """Share set aside for validation where the source has no val split; 0: none."""
     test_fraction: float = 0.1
     """Share set aside for the test where the source has no splits at all; 0: none."""
+    train_size: int | None = None
+    """Train on so many samples only, every class in its proportion, chosen by `split_seed`; None: on all."""
+    val_size: int | None = None
+    """Validate on so many samples only, chosen alike."""
     max_bad: float | str = 0.01
     """Largest share of unreadable images (0.01 or 1%) before training stops."""
     workers: int | None = None
     """Threads that read and augment; 0: none beside the loop, None: chosen for the machine."""
+    shuffle: Shuffle = "auto"
+    """global: any sample anywhere; shards: the shards in a new order each epoch, then their samples by blocks, so that
+    only a few shards are read at a time; auto: shards where they have to be fetched, else global."""
+    shuffle_buffer: int = 10_000
+    """Samples in such a block."""
     max_pixels: int = 178_956_970
     """Larger images are refused by their header: a small file can claim a picture that fills the memory."""
 
@@ -39,8 +49,15 @@ class DataConfig:
             raise UserError(
                 f"val_fraction {self.val_fraction:g} and test_fraction {self.test_fraction:g} leave nothing to train on"
             )
+        for name in ("train_size", "val_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.workers is not None and self.workers < 0:
             raise UserError(f"workers must be at least 0, not {self.workers}")
+        if self.shuffle not in get_args(Shuffle):
+            raise UserError(f"shuffle is {self.shuffle!r}; choose one of {', '.join(get_args(Shuffle))}")
+        if self.shuffle_buffer < 1:
+            raise UserError(f"shuffle_buffer must be at least 1, not {self.shuffle_buffer}")
         if self.max_pixels < 1:
             raise UserError(f"max_pixels must be at least 1, not {self.max_pixels}")
 

@@ -46,8 +46,12 @@ class ModelConfig:
 
     stages: tuple[int, ...] | None = None
     """ResNet units a stage. None: patches come straight from the pixels. (): the stem's root alone."""
+    stem: Literal["bottleneck", "plain"] = "bottleneck"
+    """bottleneck: the paper's ResNet, whose root makes the picture 4 times smaller. plain, for small pictures: one
+    3 x 3 convolution at full size, then in each stage 3 x 3 convolutions, the first of which halves the picture and
+    doubles the width (after Xiao and others, 2021)."""
     stem_width: int = 64
-    """Channels of the ResNet's root; 64 times the width factor."""
+    """Channels of the stem's first convolution; of a ResNet, 64 times the width factor."""
     stem_arithmetic: Literal["official", "timm"] = "official"
     """Which small constants a ResNet uses: the official JAX code's or timm's. Weights fit one of them."""
 
@@ -96,6 +100,8 @@ class ModelConfig:
             _check_transformer(self)
         elif not self.stages:
             raise UserError("a resnet needs stages, for example (3, 4, 6, 3)")
+        elif self.stem != "bottleneck":
+            raise UserError("a resnet is made of bottlenecks: stem 'plain' goes with a Vision Transformer")
 
     @property
     def rows_columns(self) -> tuple[int, int]:
@@ -105,7 +111,18 @@ class ModelConfig:
     @property
     def stem_stride(self) -> int:
         """Pixels a cell of the stem's feature map spans: 1 without a stem, 4 for the root alone."""
-        return 1 if self.stages is None else 4 * 2 ** max(len(self.stages) - 1, 0)
+        if self.stages is None:
+            return 1
+        return 2 ** len(self.stages) if self.stem == "plain" else 4 * 2 ** max(len(self.stages) - 1, 0)
+
+    @property
+    def stem_outputs(self) -> int:
+        """Channels of the stem's feature map, or of the picture where there is no stem."""
+        if self.stages is None:
+            return self.channels
+        if self.stem == "plain":
+            return self.stem_width * 2 ** len(self.stages)
+        return self.stem_width * (4 * 2 ** (len(self.stages) - 1) if self.stages else 1)
 
     @property
     def patch_pixels(self) -> int:
@@ -161,6 +178,7 @@ class ModelConfig:
 def _check_choices(config: ModelConfig) -> None:
     choices: dict[str, tuple[str, ...]] = {
         "family": ("vit", "resnet"),
+        "stem": ("bottleneck", "plain"),
         "stem_arithmetic": ("official", "timm"),
         "patch_embedding": ("convolution", "linear"),
         "attention": ("full", "axial"),

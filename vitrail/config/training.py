@@ -4,14 +4,18 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from vitrail.config.data import DataConfig, TransformConfig
-from vitrail.config.fields import check_fields
+from vitrail.config.fields import check_fields, pair
 from vitrail.config.model import ModelConfig
 from vitrail.config.preprocessing import Preprocessing
+from vitrail.config.self_supervision import DinoConfig, MaeConfig, MaskedPatchConfig
 from vitrail.errors import UserError
 
-Objective = Literal["softmax", "sigmoid"]
+Objective = Literal["softmax", "sigmoid", "masked_patch", "mae", "dino"]
+SELF_SUPERVISED: tuple[Objective, ...] = ("masked_patch", "mae", "dino")
+"""The objectives that need no labels; their settings are the fields of the same names."""
 Precision = Literal["float32", "bf16", "fp16"]
 Freeze = Literal["nothing", "backbone"]
+Parallel = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,16 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     objective: Objective = "softmax"
+    """softmax and sigmoid learn from labels; masked_patch, mae and dino without them, and their model has no head."""
+    masked_patch: MaskedPatchConfig = field(default_factory=MaskedPatchConfig)
+    mae: MaeConfig = field(default_factory=MaeConfig)
+    dino: DinoConfig = field(default_factory=DinoConfig)
 
     epochs: float | None = None
     """Passes over the training split. One of epochs and steps is given."""
     steps: int | None = None
     batch_size: int = 128
-    """Images an optimizer step sees."""
+    """Images an optimizer step sees, all processes together."""
     accumulate: int = 1
     """Parts a batch is computed in, to save memory; the result is the same up to rounding."""
     ema: float = 0.0
@@ -92,6 +100,8 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"
     """auto takes CUDA, then MPS, then the CPU."""
+    parallel: Parallel = "ddp"
+    """Over several processes: ddp has the whole model in each, fsdp a part of it. One process needs neither."""
     precision: Precision = "float32"
     compile: bool = False
     evaluate_every: int = 0
@@ -105,6 +115,7 @@ class TrainConfig:
         _choice(self, "objective", get_args(Objective))
         _choice(self, "precision", get_args(Precision))
         _choice(self, "freeze", get_args(Freeze))
+        _choice(self, "parallel", get_args(Parallel))
         for name in ("batch_size", "accumulate", "log_every"):
             _within(self, name, least=1)
         for name in ("evaluate_every", "snapshot_every"):
@@ -123,6 +134,12 @@ class TrainConfig:
             raise UserError(
                 f"preprocessing has {len(self.preprocessing.mean)} means, the model {self.model.channels} channels"
             )
+        if self.self_supervised:
+            _check_self_supervised(self)
+
+    @property
+    def self_supervised(self) -> bool:
+        return self.objective in SELF_SUPERVISED
 
     def total_steps(self, samples: int) -> int:
         """Optimizer steps of the whole run, for a training split of `samples`."""
@@ -149,6 +166,45 @@ class TrainConfig:
             return cls(**built)
         except (TypeError, ValueError) as error:
             raise UserError(f"the training configuration cannot be read: {error}") from error
+
+
+def _check_self_supervised(config: TrainConfig) -> None:
+    """What does not go together is refused here, before any data is read."""
+    name, model, transform = config.objective, config.model, config.transform
+    if model.num_classes:
+        object.__setattr__(config, "model", model.with_(num_classes=0, representation_size=0, head_bias=0.0))
+    if model.family != "vit":
+        raise UserError(f"objective {name} needs a Vision Transformer, not a {model.family}")
+    if transform.mixup or transform.cutmix or transform.label_smoothing:
+        raise UserError(f"mixup, cutmix and label smoothing are for labels, which objective {name} does not use")
+    if config.freeze != "nothing":
+        raise UserError(f"freeze {config.freeze} leaves objective {name} nothing to learn: there is no head")
+    if config.compile:
+        raise UserError(f"compile goes with objectives softmax and sigmoid only, not with {name}")
+    if name == "dino":
+        if config.ema:
+            raise UserError("objective dino keeps an average of its own, the teacher: ema must be 0")
+        try:
+            model.grid_for(pair(config.dino.local_size))
+        except UserError as error:
+            raise UserError(f"dino: local_size: {error}") from None
+        return
+    if model.stages is not None:
+        raise UserError(f"objective {name} hides patches of pixels, and the stem of a hybrid sees beyond a patch")
+    if model.patch_dropout:
+        raise UserError(f"objective {name} chooses the patches itself: patch_dropout must be 0")
+    if name == "mae" and (model.attention == "axial" or model.positions == "relative" or model.positions_at != "stem"):
+        raise UserError(
+            "objective mae gives the encoder some of the patches: it needs full attention, and positions that are "
+            "added once, at the stem"
+        )
+    if name == "masked_patch" and config.masked_patch.target != "pixels" and model.channels > 4:
+        raise UserError(
+            f"masked_patch target {config.masked_patch.target}: {model.channels} channels of 3 bits are too many "
+            "classes; choose target pixels"
+        )
+    if name == "masked_patch" and config.masked_patch.target == "small" and model.patch_size < 4:
+        raise UserError(f"masked_patch target small: a patch of {model.patch_size} pixels cannot be shrunk to 4 x 4")
 
 
 def _choice(config: Any, name: str, allowed: tuple[str, ...]) -> None:

@@ -58,7 +58,7 @@ def decode(content: bytes | np.ndarray, channels: int = 3, *, max_pixels: int = 
 
 
 def decode_planes(
-    content: bytes | np.ndarray,
+    content: bytes | np.ndarray | Image.Image,
     channels: int = 3,
     *,
     max_pixels: int = MAX_PIXELS,
@@ -71,6 +71,8 @@ def decode_planes(
     """
     if isinstance(content, np.ndarray):
         return from_array(as_bytes(content, channels))
+    if isinstance(content, Image.Image):
+        return _opened(content, channels)
     if content[:6] == b"\x93NUMPY":
         return from_array(as_bytes(_load_npy(content, max_pixels), channels))
     try:
@@ -109,6 +111,20 @@ def _decode(content: bytes, channels: int, max_pixels: int, shrink: Callable[[tu
         factor = shrink((rows, columns))
         if factor > 1:
             image.draft(image.mode, (max(image.width // factor, 1), max(image.height // factor, 1)))
+    return _upright(image, channels)
+
+
+def _opened(image: Image.Image, channels: int) -> Planes:
+    """A picture that is a Pillow image already; it may still have to be read from its file."""
+    try:
+        return _upright(image, channels)
+    except BadImage:
+        raise
+    except Exception as error:
+        raise BadImage(f"cannot be decoded ({_one_line(error)})") from error
+
+
+def _upright(image: Image.Image, channels: int) -> Planes:
     image.load()
     # After loading: Pillow turns TIFFs upright by itself, and then says so in the EXIF data.
     for method in _UPRIGHT.get(_orientation(image), ()):

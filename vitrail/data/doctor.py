@@ -159,6 +159,7 @@ def _findings(source: Source, examined: list[Examined]) -> dict[str, Any]:
         "made_splits": list(source.made_splits),
         "notes": [printable(note) for note in source.notes],
         "corrupt": [{**member(each), "reason": each.problem} for each in examined if each.problem],
+        "damaged_shards": _damaged_shards(source),
         "unlabelled": [printable(each.id) for each in examined if each.label == UNLABELLED],
         "modes": dict(modes.most_common()),
         "odd_modes": [{**member(each), "mode": each.mode} for each in good if _is_odd(each)],
@@ -177,6 +178,12 @@ def _findings(source: Source, examined: list[Examined]) -> dict[str, Any]:
         "class_balance": _balance(source),
         "sizes": _sizes(good),
     }
+
+
+def _damaged_shards(source: Source) -> list[dict[str, str]]:
+    from vitrail.data.sources.shards import damaged_shards  # needs pyarrow, which other sources do not
+
+    return damaged_shards(source)
 
 
 def _is_odd(each: Examined) -> bool:

@@ -6,8 +6,8 @@ import numpy as np
 
 from vitrail.data.decode import BadImage, decode
 from vitrail.data.doctor import printable
-from vitrail.data.page import cards, page, section, table, text, thumbnail
 from vitrail.data.sources import Source
+from vitrail.drawing.page import cards, page, section, table, text, thumbnail
 
 _SHOWN_ROWS = 100
 _SHOWN_GROUPS = 24
@@ -89,7 +89,10 @@ def _notes(findings: dict[str, Any]) -> str:
 
 def _corrupt(findings: dict[str, Any]) -> str:
     rows = [(each["id"], each["split"], each["reason"]) for each in findings["corrupt"]]
-    return _table("Unreadable images", ("image", "split", "why: the file ..."), rows)
+    shards = [(each["shard"], each["reason"]) for each in findings["damaged_shards"]]
+    return _table("Damaged shards", ("shard", "why: it ..."), shards) + _table(
+        "Unreadable images", ("image", "split", "why: the file ..."), rows
+    )
 
 
 def _modes(findings: dict[str, Any]) -> str:

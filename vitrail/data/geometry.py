@@ -34,22 +34,38 @@ def resize(planes: Planes, size: tuple[int, int], resample: str, box: Box | None
     return tuple(plane.resize((columns, rows), RESAMPLE[resample], box=box) for plane in planes)
 
 
-def evaluation_crop(planes: Planes, preprocessing: Preprocessing) -> Planes:
-    """What a model sees at evaluation, pixel for pixel as timm's evaluation transform makes it."""
-    target = preprocessing.rows_columns
+def evaluation_crop(planes: Planes, preprocessing: Preprocessing, size: tuple[int, int] | None = None) -> Planes:
+    """What a model sees at evaluation, pixel for pixel as timm's evaluation transform makes it.
+
+    `size` is the picture's own, where it was decoded at a smaller one.
+    """
+    target, actual = preprocessing.rows_columns, size_of(planes)
+    size = size or actual
+    # A JPEG reduced while decoding is rounded up to whole pixels: the picture ends a little before its last ones do.
+    factor = max(round(own / now) for own, now in zip(size, actual, strict=True))
+    whole = None if factor == 1 else (0.0, 0.0, size[1] / factor, size[0] / factor)
     if preprocessing.crop == "squash":
-        return resize(planes, target, preprocessing.resample)
-    size = size_of(planes)
+        return resize(planes, target, preprocessing.resample, whole)
     resized = evaluation_size(size, target, preprocessing.crop_fraction)
     # torchvision's rounding: half to even.
     top, left = (round((have - want) / 2.0) for have, want in zip(resized, target, strict=True))
     if resized[0] * resized[1] > max(_LARGE, 16 * target[0] * target[1]):
         # A picture of 1 x 10000 would grow to hundreds of millions of pixels: cut the part out while resizing.
-        down, right = size[0] / resized[0], size[1] / resized[1]
+        down, right = actual[0] / resized[0], actual[1] / resized[1]
         box = (left * right, top * down, (left + target[1]) * right, (top + target[0]) * down)
         return resize(planes, target, preprocessing.resample, box)
-    planes = resize(planes, resized, preprocessing.resample)
+    planes = resize(planes, resized, preprocessing.resample, whole)
     return tuple(plane.crop((left, top, left + target[1], top + target[0])) for plane in planes)
+
+
+def evaluation_shrink(size: tuple[int, int], preprocessing: Preprocessing) -> int:
+    """By how much a JPEG of this size may be reduced while decoding: it stays at least twice what it is resized to."""
+    target = preprocessing.rows_columns
+    if preprocessing.resample == "nearest":
+        return 1
+    if preprocessing.crop == "center":
+        target = evaluation_size(size, target, preprocessing.crop_fraction)
+    return shrink_factor((0, 0, size[1], size[0]), target)
 
 
 def evaluation_size(size: tuple[int, int], target: tuple[int, int], crop_fraction: float) -> tuple[int, int]:

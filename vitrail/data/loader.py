@@ -8,9 +8,8 @@ Workers are threads, not processes. Pillow and numpy let go of Python's lock whi
 parallel; and they start at once, share the data in memory, need no shared-memory mount, and end with the program.
 """
 
-import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,13 +17,16 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from vitrail.config import Preprocessing, TransformConfig
+from vitrail.config import DataConfig, Preprocessing, TransformConfig
+from vitrail.config.data import Shuffle
 from vitrail.data.decode import BadImage
-from vitrail.data.draws import Draws, permutation
+from vitrail.data.draws import Draws
 from vitrail.data.mixing import mix, needs_targets, soft_targets
+from vitrail.data.order import create_order
 from vitrail.data.sources import Split
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
 from vitrail.errors import UserError
+from vitrail.launched import available_processors
 
 _CHUNK = 8
 """Encoded images a worker decodes at a time: few enough that a batch is shared among the workers."""
@@ -56,9 +58,24 @@ class Batch:
     bad: list[BadSample] = field(default_factory=list)
     position: int = 0
     """Samples consumed once this batch is: where a resumed stream has to start."""
+    views: list[torch.Tensor] = field(default_factory=list)
+    """Further views of the same samples, each as `images`, perhaps of another size; where a loader is asked for any."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, start: int, stop: int) -> "Batch":
+        """The samples from `start` to before `stop`."""
+        targets = None if self.targets is None else self.targets[start:stop]
+        views = [view[start:stop] for view in self.views]
+        images, labels, ids = self.images[start:stop], self.labels[start:stop], self.ids[start:stop]
+        return Batch(images, labels, ids, targets, self.bad, self.position, views)
+
+    def to(self, device: torch.device) -> "Batch":
+        targets = None if self.targets is None else self.targets.to(device, non_blocking=True)
+        views = [view.to(device, non_blocking=True) for view in self.views]
+        images, labels = (each.to(device, non_blocking=True) for each in (self.images, self.labels))
+        return Batch(images, labels, self.ids, targets, self.bad, self.position, views)
 
 
 @dataclass
@@ -68,6 +85,8 @@ class _Raw:
     pixels: np.ndarray  # [samples, rows, columns, channels] uint8
     indices: list[int]
     bad: list[BadSample]
+    views: list[np.ndarray] = field(default_factory=list)
+    """The same samples again, for each further view."""
 
 
 class TrainingLoader:
@@ -76,6 +95,9 @@ class TrainingLoader:
     A sample that cannot be read is replaced by another one, drawn from (seed, position), so the batch size and all
     later positions stay as they are. It is counted once in `bad`; above `max_bad` (a share of the split) the
     iteration ends in a UserError.
+
+    `views` are further views of every sample besides the first, each with a transform and a size of its own; every
+    view has its own random numbers.
 
     Over several processes (`rank` of `world_size`) each takes its part of every global batch of
     batch_size * world_size; position counts the samples of all of them.
@@ -94,6 +116,9 @@ class TrainingLoader:
         workers: int | None = None,
         max_bad: float = 0.01,
         max_pixels: int | None = None,
+        views: Sequence[tuple[TransformConfig, Preprocessing]] = (),
+        shuffle: Shuffle = DataConfig.shuffle,
+        shuffle_buffer: int = DataConfig.shuffle_buffer,
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str = "cpu",
@@ -105,13 +130,15 @@ class TrainingLoader:
         limit = {} if max_pixels is None else {"max_pixels": max_pixels}
         self.split, self.config, self.preprocessing = split, config, preprocessing
         self.transform = TrainingTransform(config, preprocessing, **limit)
+        self.views = [TrainingTransform(*view, **limit) for view in views]
         self.batch_size, self.seed, self.num_classes, self.position = batch_size, seed, num_classes, position
         self.workers = default_workers(split) if workers is None else workers
         self.max_bad = max_bad
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         self.bad: dict[str, str] = {}
         """Every sample that could not be read so far: id and reason."""
-        self._order = _Order(len(split), seed, config.repeats)
+        self._order = create_order(split, seed, config.repeats, shuffle, shuffle_buffer)
+        self._prepared: int | None = None
         self._normalise = Normaliser(preprocessing, self.device)
 
     @property
@@ -130,17 +157,21 @@ class TrainingLoader:
         return self.batch_size if self.split.in_memory else _CHUNK
 
     def _slots(self, start: int) -> list[int]:
+        if (stretch := self._order.stretch(start)) != self._prepared:
+            self._prepared = stretch
+            self.split.prepare(self._order.soon(start))
         first = start + self.rank * self.batch_size
         return list(range(first, first + self.batch_size))
 
     def _load(self, slots: list[int]) -> _Raw:
         rows, columns = self.preprocessing.rows_columns
         raw = _Raw(np.empty((len(slots), rows, columns, self.transform.channels), np.uint8), [], [])
+        raw.views = [np.empty((len(slots), *view.image_size, view.channels), np.uint8) for view in self.views]
         for place, slot in enumerate(slots):
-            raw.indices.append(self._fill(raw.pixels, place, slot, raw.bad))
+            raw.indices.append(self._fill(raw, place, slot))
         return raw
 
-    def _fill(self, pixels: np.ndarray, place: int, slot: int, bad: list[BadSample]) -> int:
+    def _fill(self, raw: _Raw, place: int, slot: int) -> int:
         """The sample that stands at a slot of the stream, or the first one drawn in its stead that can be read."""
         epoch, index, repeat = self._order.at(slot)
         substitutes = Draws("substitute", self.seed, slot)
@@ -149,13 +180,18 @@ class TrainingLoader:
             try:
                 # A substitute differs from its sample's own turn in this epoch by the slot in its key.
                 draws = Draws("sample", self.seed, epoch, repeat, name)
-                pixels[place] = self.transform(self.split.read(index), draws)
+                content = self.split.read(index)
+                if self.views:
+                    content = self.transform.decoded(content)  # once for all
+                raw.pixels[place] = self.transform(content, draws)
+                for number, view in enumerate(self.views):
+                    raw.views[number][place] = view(content, Draws("view", number, self.seed, epoch, repeat, name))
                 return index
             except BadImage as error:
-                bad.append(BadSample(name, str(error)))
+                raw.bad.append(BadSample(name, str(error)))
                 index, repeat = substitutes.integer(len(self.split)), f"for{slot}"
         raise UserError(
-            f"{_ATTEMPTS} samples in a row cannot be read; the last: {bad[-1].id} {bad[-1].reason}. "
+            f"{_ATTEMPTS} samples in a row cannot be read; the last: {raw.bad[-1].id} {raw.bad[-1].reason}. "
             "Find out what is wrong with `vitrail data check`"
         )
 
@@ -171,7 +207,7 @@ class TrainingLoader:
             images, targets = mix(images, targets, self.config, self.seed, start, self.rank)
         names = [self.split.ids[index] for index in raw.indices]
         position = start + self.batch_size * self.world_size
-        return Batch(images, labels, names, targets, raw.bad, position)
+        return Batch(images, labels, names, targets, raw.bad, position, [self._normalise(view) for view in raw.views])
 
 
 class EvaluationLoader:
@@ -256,27 +292,6 @@ class Normaliser:
         return images.div_(255).sub_(self.mean).div_(self.std)
 
 
-class _Order:
-    """Which (epoch, sample, repeat) stands at a position of the endless stream.
-
-    An epoch has as many positions as the split has samples. With repeated augmentation each sample stands
-    `repeats` times in a row, and an epoch shows that many fewer of them.
-    """
-
-    def __init__(self, count: int, seed: int, repeats: int) -> None:
-        self.count, self.seed, self.repeats = count, seed, repeats
-        self._orders: dict[int, np.ndarray] = {}
-
-    def at(self, position: int) -> tuple[int, int, int | str]:
-        epoch, place = divmod(position, self.count)
-        order = self._orders.get(epoch)
-        if order is None:
-            order = permutation(self.count, "order", self.seed, epoch)
-            # Workers look a little ahead, never far back: two epochs are enough to keep.
-            self._orders = {old: kept for old, kept in self._orders.items() if old >= epoch - 1} | {epoch: order}
-        return epoch, int(order[place // self.repeats]), place % self.repeats
-
-
 def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: float) -> None:
     """Add what was found to the list, and stop when it has grown too long."""
     bad.update({each.id: each.reason for each in found})
@@ -290,8 +305,7 @@ def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: 
 
 def default_workers(split: Split) -> int:
     """One thread where samples are in memory already, else one a processor, up to eight."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if split.in_memory else min(available, 8)
+    return 1 if split.in_memory else min(available_processors(), 8)
 
 
 def _count(start: int, step: int) -> Iterator[int]:
@@ -336,4 +350,5 @@ def _gather(start: int, futures: list[Future[_Raw]]) -> tuple[int, _Raw]:
         np.concatenate([part.pixels for part in parts]),
         [index for part in parts for index in part.indices],
         [each for part in parts for each in part.bad],
+        [np.concatenate(views) for views in zip(*(part.views for part in parts), strict=True)],
     )

@@ -1,10 +1,14 @@
 """Writes any source as tar shards that `sources/shards.py` and WebDataset read."""
 
+import hashlib
 import io
+import os
+import shutil
 import tarfile
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from PIL import Image
@@ -12,61 +16,120 @@ from PIL import Image
 from vitrail.data.decode import BadImage, open_header
 from vitrail.data.doctor import printable
 from vitrail.data.sources import UNLABELLED, Source, Split
+from vitrail.data.sources.shard_index import BLOCK, INDEX, Index, Rows, Shard, write_index
 from vitrail.errors import UserError
 
 _ENDINGS = {"JPEG": "jpg", "MPO": "jpg", "JPEG2000": "jp2"}
 
 
-def write_shards(source: Source, out: Path, *, shard_bytes: int = 256 << 20) -> dict[str, Any]:
-    """Every split as `SPLIT-000000.tar`, `SPLIT-000001.tar` ..., and the class names as classes.txt.
+def write_shards(
+    source: Source,
+    out: Path,
+    *,
+    shard_bytes: int = 256_000_000,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """Every split as `SPLIT-000000.tar`, `SPLIT-000001.tar` ..., their index, and the class names as classes.txt.
 
-    The same source gives the same bytes. A shard appears under its name only once it is whole. What cannot be read is
-    left out and listed in the result.
+    The same source gives the same bytes. The folder appears under its name once all of it is written. What cannot be
+    read is left out and listed in the result.
     """
+    if any("\n" in name or name != name.strip() for name in source.classes):
+        raise UserError("a class name has line breaks or spaces at its ends: classes.txt cannot hold it")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
+        if out.exists() and any(out.iterdir()):
             raise UserError(f"{out} is not empty: give a new folder, so that old shards are not mixed with new ones")
-        if any("\n" in name or name != name.strip() for name in source.classes):
-            raise UserError("a class name has line breaks or spaces at its ends: classes.txt cannot hold it")
-        (out / "classes.txt").write_text("".join(f"{name}\n" for name in source.classes), "utf-8")
-        skipped: list[dict[str, str]] = []
-        counts = {name: _write_split(split, out, shard_bytes, skipped) for name, split in source.splits.items()}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        try:
+            writer = _Writer(partial, shard_bytes, progress)
+            counts = {name: writer.write(split) for name, split in source.splits.items()}
+            (partial / "classes.txt").write_text("".join(f"{name}\n" for name in source.classes), "utf-8")
+            write_index(partial / INDEX, Index(tuple(writer.shards), writer.rows(), written=True))
+            partial.chmod(0o755)
+            partial.replace(out)  # takes the place of an empty folder, and of nothing else
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
     except OSError as error:
         raise UserError(f"the shards cannot be written to {out}: {error.strerror or error}") from error
-    return {"out": str(out), "splits": counts, "skipped": skipped}
+    return {"out": str(out), "splits": counts, "shards": len(writer.shards), "skipped": writer.skipped}
 
 
-def _write_split(split: Split, out: Path, shard_bytes: int, skipped: list[dict[str, str]]) -> int:
-    members = _members(split, skipped)
-    count, number, waiting = 0, 0, next(members, None)
-    while waiting is not None:
-        path = out / f"{split.name}-{number:06d}.tar"
-        partial = path.with_suffix(".part")
-        with tarfile.open(partial, "w") as archive:
-            while waiting is not None and (archive.offset == 0 or archive.offset < shard_bytes):
-                for name, content in waiting:
-                    info = tarfile.TarInfo(name)
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
-                count, waiting = count + 1, next(members, None)
-        partial.rename(path)
-        number += 1
-    return count
+class _Writer:
+    """Writes split after split, and notes where each sample went."""
 
+    def __init__(self, folder: Path, shard_bytes: int, progress: Callable[[int], None]) -> None:
+        self.folder, self.shard_bytes, self.progress = folder, shard_bytes, progress
+        self.shards: list[Shard] = []
+        self.samples: list[tuple[int, str, int, int, int, bytes]] = []  # shard, key, offset, size, label, digest
+        self.skipped: list[dict[str, str]] = []
 
-def _members(split: Split, skipped: list[dict[str, str]]) -> Iterator[list[tuple[str, bytes]]]:
-    for index in range(len(split)):
-        try:
-            ending, content = _encoded(split.read(index))
-        except BadImage as error:
-            skipped.append({"id": printable(split.ids[index]), "reason": str(error)})
-            continue
-        key, label = f"{index:08d}", int(split.labels[index])
-        members = [(f"{key}.{ending}", content)]
+    def write(self, split: Split) -> int:
+        samples = self._samples(split)
+        before, number, waiting = len(self.samples), 0, next(samples, None)
+        while waiting is not None:
+            name = f"{split.name}-{number:06d}.tar"
+            with (self.folder / name).open("wb") as file:
+                hashed = _Hashed(file)
+                with tarfile.TarFile(fileobj=cast(Any, hashed), mode="w") as archive:  # all it needs to write
+                    while waiting is not None and (archive.offset == 0 or archive.offset < self.shard_bytes):
+                        self._add(archive, *waiting)
+                        waiting = next(samples, None)
+                file.flush()
+                os.fsync(file.fileno())
+                self.shards.append(Shard(name, file.tell(), hashed.digest.hexdigest()))
+            number += 1
+        return len(self.samples) - before
+
+    def rows(self) -> Rows:
+        shard, key, offset, size, label, digest = zip(*self.samples, strict=True) if self.samples else [()] * 6
+        return Rows(
+            np.array(shard, dtype=np.int32),
+            list(key),
+            np.array(offset, dtype=np.int64),
+            np.array(size, dtype=np.int64),
+            np.array(label, dtype=np.int64),
+            sha256=np.frombuffer(b"".join(digest), np.uint8).reshape(-1, 32),
+        )
+
+    def _add(self, archive: tarfile.TarFile, key: str, ending: str, content: bytes, label: int) -> None:
+        _add_member(archive, f"{key}.{ending}", content)
+        padded = -(-len(content) // BLOCK) * BLOCK
+        digest = hashlib.sha256(content).digest()
+        self.samples.append((len(self.shards), key, archive.offset - padded, len(content), label, digest))
         if label != UNLABELLED:
-            members.append((f"{key}.cls", str(label).encode()))
-        yield members
+            _add_member(archive, f"{key}.cls", str(label).encode())
+
+    def _samples(self, split: Split) -> Iterator[tuple[str, str, bytes, int]]:
+        for index in range(len(split)):
+            self.progress(1)
+            try:
+                ending, content = _encoded(split.read(index))
+            except BadImage as error:
+                self.skipped.append({"id": printable(split.ids[index]), "reason": str(error)})
+                continue
+            yield f"{index:08d}", ending, content, int(split.labels[index])
+
+
+class _Hashed:
+    """A file that knows the SHA-256 of what was written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, content: bytes) -> int:
+        self.digest.update(content)
+        return self.file.write(content)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+
+def _add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))
 
 
 def _encoded(content: bytes | np.ndarray) -> tuple[str, bytes]:

@@ -6,6 +6,7 @@ as the paper and the field do. A training step is three forward passes: forward,
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vitrail.config import ModelConfig
 
@@ -58,27 +59,44 @@ def plan(
     """FLOPs, memory and time of training on `images` images for `epochs` epochs."""
     one = cost(config)
     flops = one.training_flops * images * epochs
-    moments = {"adamw": 2, "sgd": 1}[optimizer]
-    activations = one.activations
-    if config.gradient_checkpointing and config.family == "vit":
-        # Each block keeps its input only; one block's own activations are there at a time. A stem is kept whole.
-        stem = sum(part[2] for part in _stem(config)) if config.stages is not None else 0
-        activations = stem + one.tokens * config.width * config.depth + (activations - stem) // config.depth
-    memory = {
-        "weights": 4 * one.parameters,
-        "gradients": 4 * one.parameters,
-        "optimizer": 4 * moments * one.parameters,
-        "activations": bytes_per_activation * activations * batch,
-    }
     return Plan(
         parameters=one.parameters,
         gmacs=one.macs / 1e9,
         steps=max(1, round(images * epochs / batch)),
         flops_per_step=float(one.training_flops * batch),
         exaflops=flops / 1e18,
-        memory=memory,
+        memory=memory(config, batch, optimizer, bytes_per_activation),
         seconds=flops / flops_per_second if flops_per_second else None,
     )
+
+
+def memory(config: ModelConfig, batch: int, optimizer: str, bytes_per_activation: int) -> dict[str, int]:
+    """Bytes of weights, gradients, optimizer and activations in a step on `batch` images."""
+    one = cost(config)
+    moments = {"adamw": 2, "sgd": 1}[optimizer]
+    activations = one.activations
+    if config.gradient_checkpointing and config.family == "vit":
+        # Each block keeps its input only; one block's own activations are there at a time. A stem is kept whole.
+        stem = sum(part[2] for part in _stem(config)) if config.stages is not None else 0
+        activations = stem + one.tokens * config.width * config.depth + (activations - stem) // config.depth
+    return {
+        "weights": 4 * one.parameters,
+        "gradients": 4 * one.parameters,
+        "optimizer": 4 * moments * one.parameters,
+        "activations": bytes_per_activation * activations * batch,
+    }
+
+
+def block_parameters(config: ModelConfig) -> list[int]:
+    """Of each block of a transformer, or of each stage of a ResNet: what is sharded and gathered in one piece."""
+    if config.family == "vit":
+        attended = config.grid if config.attention == "axial" else (config.tokens,)
+        both = sum(part[0] for along in attended for part in _block(config, config.tokens, along))
+        return [both // config.depth] * config.depth
+    stages = config.stages or ()
+    root = _convolution(1, config.channels, config.stem_width, 7)[0]
+    sums = [sum(part[0] for part in _stem(config.with_(stages=stages[: place + 1]))) for place in range(len(stages))]
+    return [after - before for before, after in pairwise([root, *sums])]
 
 
 # Each part of a model as (parameters, MACs, numbers kept for the backward pass).
@@ -102,11 +120,9 @@ def _convolution(cells: int, inputs: int, outputs: int, kernel: int, stride: int
 def _transformer(config: ModelConfig) -> Iterator[Part]:
     width, (rows, columns) = config.width, config.grid
     patches, tokens = rows * columns, config.tokens
-    channels, stem = config.channels, config.stages is not None
-    if stem:
+    if config.stages is not None:
         yield from _stem(config)
-        channels = config.stem_width * (4 * 2 ** (len(config.stages) - 1) if config.stages else 1)
-    yield _linear(patches, channels * config.patch_size**2, width)
+    yield _linear(patches, config.stem_outputs * config.patch_size**2, width)
     yield config.prefix_tokens * width, 0, 0
     yield _positions(config), 0, 0
     if config.attention == "axial":
@@ -179,6 +195,9 @@ def _halved(size: tuple[int, int], times: int) -> tuple[int, int]:
 
 def _stem(config: ModelConfig) -> Iterator[Part]:
     """Root and stages of a ResNet. ReLU keeps its output, which is the next convolution's input already."""
+    if config.stem == "plain":
+        yield from _plain_stem(config)
+        return
     post, width = config.family == "vit", config.stem_width
     rows, columns = _halved(config.rows_columns, 1)
     yield _convolution(rows * columns, config.channels, width, 7, 2)
@@ -193,6 +212,17 @@ def _stem(config: ModelConfig) -> Iterator[Part]:
             rows, columns = _halved((rows, columns), stride - 1)
             yield from _unit(before, rows * columns, width, outputs, stride, post)
             width = outputs
+
+
+def _plain_stem(config: ModelConfig) -> Iterator[Part]:
+    inputs, outputs, (rows, columns) = config.channels, config.stem_width, config.rows_columns
+    strides = [1, *(2 if not unit else 1 for units in config.stages or () for unit in range(units))]
+    for stride in strides:
+        outputs = 2 * outputs if stride == 2 else outputs
+        rows, columns = _halved((rows, columns), stride - 1)
+        yield _convolution(rows * columns, inputs, outputs, 3, stride)
+        yield _norm(rows * columns, outputs)
+        inputs = outputs
 
 
 def _unit(before: int, after: int, inputs: int, outputs: int, stride: int, post: bool) -> Iterator[Part]:

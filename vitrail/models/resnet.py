@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.config import ModelConfig
 from vitrail.models.card import Card
+from vitrail.models.prediction import Predicts
 
 GROUPS = 32
 
@@ -117,6 +118,35 @@ class Stage(nn.Module):
         return self.blocks(x)
 
 
+class PlainStem(nn.Sequential):
+    """3 x 3 convolutions alone, for small pictures: the first at full size, then in each stage one that halves it."""
+
+    def __init__(self, config: ModelConfig):
+        widths, strides = [config.stem_width], [1]
+        for units in config.stages or ():
+            widths += [2 * widths[-1]] * units
+            strides += [2] + [1] * (units - 1)
+        inputs = [config.channels, *widths]
+        super().__init__(*(Convolution(*each) for each in zip(inputs, widths, strides, strict=False)))
+
+
+class Convolution(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm = nn.GroupNorm(outputs // 16, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x)))
+
+
+def stem(config: ModelConfig) -> nn.Module:
+    """What stands before the patch projection of a hybrid."""
+    if config.stem == "plain":
+        return PlainStem(config)
+    return Backbone(config) if config.stages else Root(config)
+
+
 class Backbone(nn.Module):
     """Root and stages: images -> a feature map of `stem_width * 4 * 2 ** (stages - 1)` channels."""
 
@@ -138,7 +168,7 @@ def stages(config: ModelConfig) -> list[Stage]:
     return built
 
 
-class ResNet(nn.Module):
+class ResNet(Predicts, nn.Module):
     """A BiT ResNet: `features(images)` averages the last feature map, `head` classifies it."""
 
     def __init__(self, config: ModelConfig):

@@ -28,7 +28,8 @@ from vitrail.models.positions import (
     interpolate_tokens,
     sincos,
 )
-from vitrail.models.resnet import Backbone, Root
+from vitrail.models.prediction import Predicts
+from vitrail.models.resnet import stem
 
 Kind = Literal["attention", "hidden"]
 
@@ -59,15 +60,10 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        channels = config.channels
-        if config.stages is not None:
-            self.backbone = Backbone(config) if config.stages else Root(config)
-            channels = config.stem_width * (4 * 2 ** (len(config.stages) - 1) if config.stages else 1)
-        else:
-            self.backbone = None
+        self.backbone = None if config.stages is None else stem(config)
         self.by_convolution = config.patch_embedding == "convolution"
         self.patch_size = config.patch_size
-        self.proj = nn.Conv2d(channels, config.width, config.patch_size, config.patch_size)
+        self.proj = nn.Conv2d(config.stem_outputs, config.width, config.patch_size, config.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
         x = images if self.backbone is None else self.backbone(images)
@@ -96,10 +92,21 @@ class Attention(nn.Module):
         self.proj_drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0) -> Tensor:
+        q, k, v = self.split(x)
+        bias = None if self.relative is None else self.relative(q, grid)
+        return self.attend(q, k, v, bias, record, layer)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (batch, heads, tokens, head width)."""
         batch, tokens, width = x.shape
         qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, width // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (batch, heads, tokens, head width)
-        bias = None if self.relative is None else self.relative(q, grid)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, record: Recorder | None = None, layer: int = 0
+    ) -> Tensor:
+        """Each query's average of the values (batch, tokens, width); `bias` is added to the scores."""
         dropout = self.dropout if self.training else 0.0
         if record is not None and record.wants("attention", layer):
             scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
@@ -108,7 +115,7 @@ class Attention(nn.Module):
             x = F.dropout(weights, dropout) @ v
         else:
             x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(batch, tokens, width)))
+        return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Module):
@@ -189,7 +196,7 @@ class AxialBlock(nn.Module):
         return x.unflatten(0, (batch, grid[1])).transpose(1, 2).flatten(1, 2)
 
 
-class ViT(nn.Module):
+class ViT(Predicts, nn.Module):
     """A Vision Transformer. The steps are public: `embed`, `encode`, `pool`, `head`; `forward` joins them."""
 
     pos_embed: Tensor
@@ -221,10 +228,7 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.encode(self.embed(images), self.grid_of(images))
-        logits = self.head(self.pool(tokens))
-        if self.head_dist is not None:  # DeiT averages its two classifiers
-            logits = (logits + self.head_dist(self.pre_logits(tokens[:, 1]))) / 2
-        return logits
+        return self.classify(self.pool(tokens), tokens)
 
     def features(self, images: Tensor) -> Tensor:
         """What the head sees: (batch, width)."""
@@ -233,7 +237,12 @@ class ViT(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         """Images (batch, channels, rows, columns) -> tokens (batch, prefix + patches, width) with positions."""
         grid = self.grid_of(images)
-        patches = self.patch_embed(images)
+        return self.place(self.patch_embed(images), grid)
+
+    def place(self, patches: Tensor, grid: Grid, keep: Tensor | None = None) -> Tensor:
+        """Patch embeddings -> tokens: each gets its position, and the prefix tokens stand before them. `keep` (batch,
+        kept) are the patches that go on, by their place in the grid; without it patch dropout draws them in training.
+        """
         own_tokens = (self.cls_token, self.dist_token, self.reg_token)
         prefix: list[Tensor] = [token for token in own_tokens if token is not None]
         positions = self.positions(0, grid)
@@ -242,9 +251,11 @@ class ViT(nn.Module):
             patches = patches + positions
             if before.shape[1]:
                 prefix = [torch.cat(prefix, dim=1) + before]
-        if self.training and self.config.patch_dropout:
-            patches = self._drop_patches(patches)
-        tokens = torch.cat([*(token.expand(len(patches), -1, -1) for token in prefix), patches], dim=1)
+        if keep is None and self.training and self.config.patch_dropout:
+            keep = self._drawn(patches)
+        if keep is not None:
+            patches = patches.gather(1, keep[..., None].expand(-1, -1, patches.shape[2]))
+        tokens = torch.cat([*(token.expand(patches.shape[0], -1, -1) for token in prefix), patches], dim=1)
         return self.pos_drop(tokens)
 
     def encode(self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None) -> Tensor:
@@ -270,6 +281,13 @@ class ViT(nn.Module):
         else:
             pooled = tokens[:, self.config.prefix_tokens :].mean(dim=1)
         return self.pre_logits(self.fc_norm(pooled))
+
+    def classify(self, pooled: Tensor, tokens: Tensor) -> Tensor:
+        """Logits of what `pool` gave; DeiT averages its two classifiers, and the second has a token of its own."""
+        logits = self.head(pooled)
+        if self.head_dist is not None:
+            logits = (logits + self.head_dist(self.pre_logits(tokens[:, 1]))) / 2
+        return logits
 
     def grid_of(self, images: Tensor) -> Grid:
         if images.ndim != 4 or images.shape[1] != self.config.channels:
@@ -359,12 +377,11 @@ class ViT(nn.Module):
     def _sincos(self, grid: Grid) -> Tensor:
         return F.pad(sincos(grid, self.config.width), (0, 0, self._positioned_prefix, 0))[None]
 
-    def _drop_patches(self, patches: Tensor) -> Tensor:
-        """Keep a random subset of the patches, another one for every image."""
-        batch, count, width = patches.shape
+    def _drawn(self, patches: Tensor) -> Tensor:
+        """A random subset of the patches, another one for every image: (batch, kept)."""
+        batch, count, _ = patches.shape
         kept = max(1, round(count * (1 - self.config.patch_dropout)))
-        index = torch.rand(batch, count, device=patches.device).argsort(dim=1)[:, :kept]
-        return patches.gather(1, index[..., None].expand(-1, -1, width))
+        return torch.rand(batch, count, device=patches.device).argsort(dim=1)[:, :kept]
 
 
 class PreLogits(nn.Module):

@@ -1,6 +1,7 @@
 """Recipes: functions that return a TrainConfig. No torch here.
 
-`paper.py` has the paper's Tables 3 and 4, `deit.py` DeiT's ImageNet-1k recipe, `small.py` what runs on any machine.
+`paper.py` has the paper's Tables 3 and 4, `deit.py` DeiT's ImageNet-1k recipe, `self_supervised.py` what learns without
+labels, `small.py` what runs on any machine.
 A recipe's docstring states the command, the cost and the result to expect.
 """
 
@@ -11,12 +12,17 @@ from collections.abc import Callable
 
 from vitrail.config import TrainConfig
 from vitrail.errors import UserError
-from vitrail.recipes import deit, paper, small
+from vitrail.recipes import deit, paper, self_supervised, small
 from vitrail.recipes.paper import DEV_FRACTIONS, LEARNING_RATES
 
 __all__ = ["DEV_FRACTIONS", "IMAGES", "LEARNING_RATES", "RECIPES", "describe", "find", "near_miss", "recipe"]
 
-RECIPES: dict[str, Callable[[], TrainConfig]] = {**small.RECIPES, **deit.RECIPES, **paper.RECIPES}
+RECIPES: dict[str, Callable[[], TrainConfig]] = {
+    **small.RECIPES,
+    **self_supervised.RECIPES,
+    **deit.RECIPES,
+    **paper.RECIPES,
+}
 
 IMAGES: dict[str, int] = {
     "jft": 303_000_000,

@@ -1,9 +1,10 @@
 """The loop. There is one: fine-tuning, pre-training and probes differ in what is passed in, not in code.
 
-A step is a function of (weights, optimizer, seed, step): the batch depends on the position in the data, dropout on the
-seed and the step. So nothing else is stored, and a run that was killed and resumed ends in the same bits.
+A step is a function of (weights, optimizer, seed, step): the batch depends on the position in the data, dropout and
+masks on the seed and the step. So nothing else is stored, and a run that was killed and resumed ends in the same bits.
 """
 
+import gc
 import hashlib
 import math
 import signal
@@ -15,19 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.config import ModelConfig, TrainConfig
 from vitrail.data.loader import Batch
 from vitrail.errors import UserError
-from vitrail.training import snapshots
+from vitrail.models.build import Model
+from vitrail.processes import Processes
+from vitrail.training import distributed, snapshots
+from vitrail.training.learner import Learner
+from vitrail.training.objectives.base import Moment, Objective
 from vitrail.training.optimizer import Average, build, clip, set_learning_rate
 from vitrail.training.progress import Reporter
 from vitrail.training.schedule import learning_rate
 from vitrail.training.snapshots import Progress
 
-Evaluate = Callable[[nn.Module], dict[str, Any]]
-"""A model -> top1, loss, n ... of the validation split."""
+Evaluate = Callable[[Learner], dict[str, Any]]
+"""A model and its objective -> top1, loss, n ... of the validation split; what the objective scores must be among
+them."""
 
 
 class Interrupted(Exception):
@@ -44,26 +50,40 @@ class Trainer:
 
     config: TrainConfig
     run: Path
-    model: nn.Module
+    model: Model
     model_config: ModelConfig
-    objective: Callable[..., Any]
+    objective: Objective
     total: int
     batches: Callable[[int], Iterator[Batch]]
     """From a position in the data, batches without end."""
     evaluate: Evaluate | None
-    keep_best: Callable[[dict[str, Any]], None]
-    """Called when the weights that are loaded into the model are the best so far."""
+    keep_best: Callable[[Learner, dict[str, Any]], None]
+    """Called with the best weights so far."""
     epoch_samples: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    processes: Processes = field(default_factory=Processes)
+    """Those that take every step together with this one."""
+    another: Callable[[], Learner] | None = None
+    """A learner of the same shapes. Where each process has a part of the weights only, it is what they are put
+    together in, to be measured and kept."""
 
     def __post_init__(self) -> None:
-        self.optimizer = build(self.model, self.model_config, self.config.optimizer)
-        self.average = Average(self.model, self.config.ema) if self.config.ema else None
+        self.learner = Learner(self.model, self.objective)
+        self.objective.processes = self.processes
+        model = torch.compile(self.model) if self.config.compile else self.model
+        step = distributed.Step(model, self.objective)
+        self.stepper: nn.Module | None = distributed.wrapped(step, self.config, self.processes)
+        self.optimizer = build(self.learner, self.model_config, self.config.optimizer)
+        self.average = Average(self.learner, self.config.ema) if self.config.ema else None
         self.progress = Progress()
-        self.stepper = torch.compile(self.model) if self.config.compile else self.model
         often = self.config.evaluate_every or max(1, self.total // 10)
         self.evaluate_every, self.snapshot_every = often, self.config.snapshot_every or often
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.config.precision == "fp16")
+        self.writer = None
+        if self.processes.count > 1:
+            from vitrail.training.sharded import Writer
+
+            self.writer = Writer(self.folder, self.processes)
 
     @property
     def folder(self) -> Path:
@@ -71,11 +91,20 @@ class Trainer:
 
     def resume(self) -> list[str]:
         """Go on from the newest good snapshot; returns what to tell the user."""
-        found = snapshots.read(self.folder)
+        state = self.learner, self.optimizer, self.average
+        if self.processes.count == 1:
+            found = snapshots.read(self.folder)
+        else:
+            from vitrail.training.sharded import read_into
+
+            progress, snapshot, notes = self.processes.first_alone(lambda: snapshots.newest(self.folder))
+            found = progress and (progress, read_into(snapshot, snapshots.blank(*state)), notes)
         if found is None:
             return ["no snapshot yet: starting from the beginning"]
         self.progress, tensors, notes = found
-        snapshots.unpack(tensors, self.model, self.optimizer, self.average)
+        snapshots.unpack(tensors, *state)
+        last = self.progress.position - self.config.batch_size
+        self._begin(max(self.progress.step - 1, 0), max(last, 0))  # the moment of the last step that was done
         if self.progress.threads != torch.get_num_threads():
             notes.append(
                 f"the run used {self.progress.threads} threads, now there are {torch.get_num_threads()}: the result "
@@ -84,109 +113,146 @@ class Trainer:
         return [*notes, f"resuming after step {self.progress.step} of {self.total}"]
 
     def fit(self, reporter: Reporter) -> None:
+        """Take the steps that are left. However it ends, the last snapshot is whole before it does."""
+        try:
+            self._fit(reporter)
+        except (UserError, Interrupted):
+            self.finish_writing()
+            raise
+        else:
+            self.finish_writing()
+        finally:
+            self.stepper = None
+            if self.processes.count > 1:
+                # DDP must go before its connections do: the other way round, its end can wait for itself for ever.
+                gc.collect()
+
+    def _fit(self, reporter: Reporter) -> None:
         batches = self.batches(self.progress.position)
         meter = Meter()
         with interruptible() as interrupted:
             while self.progress.step < self.total:
                 meter.add(self.step(batches))
-                done = self.progress.step
+                done, stop = self.progress.step, self.processes.largest(interrupted[0] if interrupted else 0)
                 if done % self.config.log_every == 0 or done == self.total:
                     reporter.record(meter.record(done, self.progress.position / self.epoch_samples))
                 if self.evaluate is not None and (done % self.evaluate_every == 0 or done == self.total):
                     self._evaluate(reporter)
                     meter.restart()
-                if done % self.snapshot_every == 0 or done == self.total or interrupted:
+                if done % self.snapshot_every == 0 or done == self.total or stop:
                     self.save()
-                if interrupted and done < self.total:
-                    raise Interrupted(interrupted[0])
+                if stop and done < self.total:
+                    raise Interrupted(stop)
 
-    def step(self, batches: Iterator[Batch]) -> dict[str, float]:
+    def step(self, batches: Iterator[Batch]) -> dict[str, Any]:
         """One optimizer step; returns its numbers."""
         step, config = self.progress.step, self.config
-        torch.manual_seed(step_seed(config.seed, step))
-        self.model.train()
+        torch.manual_seed(step_seed(config.seed, step, self.processes.rank))
+        self.learner.train()
+        self._begin(step, self.progress.position)
         rate = learning_rate(step, self.total, config.optimizer, config.schedule)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.zero_grad(set_to_none=True)
         waited = time.perf_counter()
         batch = next(batches)
         started = time.perf_counter()
-        loss, correct = self._backward(batch, step)
+        loss, measures = self._backward(batch, step)
+        self.objective.before_update()
         self.scaler.unscale_(self.optimizer)
-        norm = float(clip(self.model.parameters(), config.optimizer.clip))
-        if not math.isfinite(norm) and not self.scaler.is_enabled():
-            raise self._not_finite("gradient", norm, step, batch)
+        norm = float(clip(self.learner.parameters(), config.optimizer.clip))
+        wrong = not math.isfinite(norm) and not self.scaler.is_enabled()
+        self.processes.agree(self._not_finite("gradient", norm, step, batch) if wrong else None)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self.objective.after_update(self.model)
         self.progress.step, self.progress.position = step + 1, batch.position
         if self.average is not None:
-            self.average.update(self.model, step + 1)
+            self.average.update(self.learner, step + 1)
         return {
             "loss": loss,
-            "correct": correct,
-            "count": len(batch),
+            "measures": measures,
+            "count": len(batch) * self.processes.count,
             "lr": rate,
             "gradient_norm": norm,
             "waited": started - waited,
             "seconds": time.perf_counter() - waited,
         }
 
-    def _backward(self, batch: Batch, step: int) -> tuple[float, int]:
+    def _begin(self, step: int, position: int) -> None:
+        self.objective.begin(Moment(step, self.total, position / self.epoch_samples))
+
+    def _backward(self, batch: Batch, step: int) -> tuple[float, dict[str, float]]:
         """Gradients of the whole batch, computed in `accumulate` parts. A loss that is not finite stops here, before
         it can touch the weights."""
-        parts, total, correct = self.config.accumulate, 0.0, 0
+        assert self.stepper is not None, "the run has ended"
+        parts, total, sums = self.config.accumulate, 0.0, {}
         size = len(batch) // parts
         for part in range(parts):
-            chosen = slice(part * size, (part + 1) * size)
-            images, labels, targets = self._move(batch, chosen)
-            with autocast(self.device, self.config.precision):
-                losses = self.objective(self.stepper, images, labels, targets)
-            value = losses.loss.item()
-            if not math.isfinite(value):
-                raise self._not_finite("loss", value, step, batch)
-            self.scaler.scale(losses.loss / parts).backward()
+            chosen = batch.part(part * size, (part + 1) * size).to(self.device)
+            with distributed.before_the_last_part(self.stepper, last=part == parts - 1):
+                with autocast(self.device, self.config.precision):
+                    loss, measures = self.stepper(chosen)
+                value = loss.item()
+                wrong = not math.isfinite(value)
+                self.processes.agree(self._not_finite("loss", value, step, batch) if wrong else None)
+                self.scaler.scale(loss / parts).backward()
             total += value / parts
-            correct += losses.correct
-        return total, correct
+            sums = {name: sums.get(name, 0) + each for name, each in measures.items()}
+        mean, *everyones = self.processes.sum([total / self.processes.count, *sums.values()])
+        return mean, dict(zip(sums, everyones, strict=True))
 
-    def _move(self, batch: Batch, part: slice) -> tuple[Tensor, Tensor, Tensor | None]:
-        targets = None if batch.targets is None else batch.targets[part].to(self.device, non_blocking=True)
-        images, labels = batch.images[part], batch.labels[part]
-        return images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True), targets
-
-    def _not_finite(self, what: str, value: float, step: int, batch: Batch) -> UserError:
+    def _not_finite(self, what: str, value: float, step: int, batch: Batch) -> str:
         shown = ", ".join(batch.ids[:4]) + (" ..." if len(batch.ids) > 4 else "")
         kept = snapshots.snapshots(self.folder)
         last = f"the last good snapshot is {kept[0]}" if kept else "there is no snapshot yet"
-        return UserError(
+        return (
             f"the {what} of step {step + 1} is {value}; stopped before it reached the weights. {last}. "
             f"Try a lower --optimizer.lr, or look at the samples: {shown}"
         )
 
     def _evaluate(self, reporter: Reporter) -> None:
         assert self.evaluate is not None
-        with self.averaged():
-            result = self.evaluate(self.model)
+        with self.finished() as learner:
+            result = self.evaluate(learner)
             reporter.record({"step": self.progress.step, "kind": "val", **result})
-            if result["top1"] > self.progress.best:
-                self.progress.best, self.progress.best_step = result["top1"], self.progress.step
-                self.keep_best(result)
+            score = self.objective.score(result)
+            if score is not None and (score > self.progress.best or not self.progress.best_step):
+                self.progress.best, self.progress.best_step = score, self.progress.step
+                self.keep_best(learner, result)
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """The averaged weights in the model's place, where there is an average."""
+    def finished(self) -> Iterator[Learner]:
+        """What the run has to show so far: the averaged weights where there is an average, whole in every process."""
+        with self._averaged():
+            if not distributed.is_sharded(self.learner):
+                yield self.learner
+                return
+            assert self.another is not None
+            yield distributed.gathered(self.learner, self.another())
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
         if self.average is None:
             yield
             return
-        own = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        self.model.load_state_dict(self.average.weights)
+        own = {name: tensor.clone() for name, tensor in self.learner.state_dict().items()}
+        self.learner.load_state_dict(self.average.weights)
         try:
             yield
         finally:
-            self.model.load_state_dict(own)
+            self.learner.load_state_dict(own)
 
     def save(self) -> None:
-        snapshots.write(self.folder, self.progress, self.model, self.optimizer, self.average)
+        state = self.learner, self.optimizer, self.average
+        if self.writer is None:
+            snapshots.write(self.folder, self.progress, *state)
+        else:
+            self.writer.begin(self.progress, snapshots.pack(*state))
+
+    def finish_writing(self) -> None:
+        """Until the last snapshot is on disk."""
+        if self.writer is not None:
+            self.writer.wait()
 
 
 class Meter:
@@ -196,9 +262,9 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        self.steps: list[dict[str, float]] = []
+        self.steps: list[dict[str, Any]] = []
 
-    def add(self, numbers: dict[str, float]) -> None:
+    def add(self, numbers: dict[str, Any]) -> None:
         self.steps.append(numbers)
 
     def record(self, step: int, epoch: float) -> dict[str, Any]:
@@ -209,7 +275,7 @@ class Meter:
             "kind": "train",
             "epoch": round(epoch, 4),
             "loss": sum(each["loss"] for each in steps) / len(steps),
-            "accuracy": sum(each["correct"] for each in steps) / count,
+            **{name: sum(each["measures"][name] for each in steps) / count for name in steps[0]["measures"]},
             "lr": steps[-1]["lr"],
             "gradient_norm": steps[-1]["gradient_norm"],
             "images_per_second": round(count / seconds, 1),
@@ -220,7 +286,7 @@ class Meter:
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """Dropout's seed: the same for a step whenever it is done."""
+    """Of dropout and masks: the same for a step whenever it is done."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from vitrail.config import ModelConfig, OptimizerConfig
+from vitrail.training.learner import PREFIX, Learner
 
 TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
 
 
 def decays(name: str, parameter: Tensor) -> bool:
     """Weight decay is for matrices and kernels: not for biases, norms, LayerScale, tokens and positions."""
-    special = name.startswith(("pos_embed", *TOKENS)) or name.endswith("relative.table")
+    special = name.removeprefix(PREFIX).startswith(("pos_embed", *TOKENS)) or name.endswith("relative.table")
     return parameter.ndim > 1 and not special
 
 
@@ -29,11 +31,12 @@ def layer_of(name: str, config: ModelConfig) -> int:
     return 0 if embedding else config.depth + 1
 
 
-def build(model: nn.Module, config: ModelConfig, settings: OptimizerConfig) -> torch.optim.Optimizer:
-    """One parameter group for each (decay or not, speed); a group's `lr_scale` multiplies the schedule."""
+def build(learner: nn.Module | Learner, config: ModelConfig, settings: OptimizerConfig) -> torch.optim.Optimizer:
+    """One parameter group for each (decay or not, speed); a group's `lr_scale` multiplies the schedule. What is the
+    objective's own follows the blocks."""
     last = config.depth + 1 if config.family == "vit" else 1 + len(config.stages or ())
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in learner.named_parameters():
         if parameter.requires_grad:
             decay = settings.weight_decay if decays(name, parameter) else 0.0
             scale = settings.layer_decay ** (last - layer_of(name, config))
@@ -42,7 +45,7 @@ def build(model: nn.Module, config: ModelConfig, settings: OptimizerConfig) -> t
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
         for (decay, scale), parameters in groups.items()
     ]
-    device = next(model.parameters()).device.type
+    device = next(iter(learner.parameters())).device.type
     if settings.name == "adamw":
         return torch.optim.AdamW(described, lr=settings.lr, betas=settings.betas, fused=device in ("cpu", "cuda"))
     return DecoupledSGD(described, lr=settings.lr, momentum=settings.momentum)
@@ -72,19 +75,20 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 class Average:
     """Polyak's running average of the weights: it starts as a copy, and early on forgets faster than `decay`."""
 
-    def __init__(self, model: nn.Module, decay: float):
+    def __init__(self, learner: nn.Module | Learner, decay: float):
         self.decay = decay
-        self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self.weights = {name: tensor.detach().clone() for name, tensor in learner.state_dict().items()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, learner: nn.Module | Learner, step: int) -> None:
         """After optimizer step number `step`, counted from 1."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        now = model.state_dict()
+        now = learner.state_dict()
         averages, weights = list(self.weights.values()), [now[name] for name in self.weights]
         torch._foreach_lerp_(averages, weights, share)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """Scale gradients down to a global norm; returns the norm they had."""
-    return nn.utils.clip_grad_norm_(parameters, limit or float("inf"))
+    norm = nn.utils.clip_grad_norm_(parameters, limit or float("inf"))
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

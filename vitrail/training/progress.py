@@ -49,8 +49,9 @@ class Reporter:
                 if isinstance(value, (int, float)) and name != "step":
                     self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
         if record["kind"] == "val":
-            self._validation = f"  val {record['top1']:.2%}"
-            self.say(f"step {record['step']}: validation {record['top1']:.2%} of {record['n']}")
+            said = validation(record)
+            self._validation = f"  val {said}"
+            self.say(f"step {record['step']}: validation {said} of {record['n']}")
         elif record["kind"] == "train":
             self._show(record)
 
@@ -62,16 +63,41 @@ class Reporter:
             print(text, file=sys.stderr, flush=True)
 
     def _show(self, record: dict[str, Any]) -> None:
-        text = (
-            f"loss {record['loss']:.4f}  accuracy {record['accuracy']:.2%}  "
-            f"{record['images_per_second']:.0f} images/s{self._validation}"
-        )
+        shown = "".join(f"  {name} {record[name]:.2%}" for name in ("accuracy", "entropy", "usage") if name in record)
+        text = f"loss {record['loss']:.4f}{shown}  {record['images_per_second']:.0f} images/s{self._validation}"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=record["step"], description=text)
         elif time.monotonic() - self._last_line > 5 or record["step"] == self.total:
             self._last_line = time.monotonic()
             left = (self.total - record["step"]) * self.batch_size / max(record["images_per_second"], 1e-9)
             print(f"step {record['step']}/{self.total}  {text}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+class Silent(Reporter):
+    """For a process beside the one that speaks: it keeps records and shows nothing."""
+
+    def __init__(self) -> None:
+        self.records = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def record(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def validation(record: dict[str, Any]) -> str:
+    """A validation in few words: the accuracy, or without labels the loss and how good neighbours are."""
+    if "top1" in record:
+        return f"{record['top1']:.2%}"
+    neighbours = f", kNN {record['knn_top1']:.2%}" if "knn_top1" in record else ""
+    return f"loss {record['loss']:.4f}{neighbours}"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Resumable training state on disk: written whole or not at all, checked when read.
 
-A snapshot is a folder: `state.safetensors` (weights, optimizer, average), `state.json` (counters), `SHA256SUMS`. It is
-written under a temporary name, synced, renamed, and the folder above synced; only then an older one goes. Reading
-compares every byte with its checksum and falls back to the newest good one, saying so.
+A snapshot is a folder: `state.safetensors` (weights, optimizer, average; several files where several processes wrote
+it), `state.json` (counters), `SHA256SUMS`. It is written under a temporary name, synced, renamed, and the folder above
+synced; only then an older one goes. Reading compares every byte with its checksum and falls back to the newest good
+one, saying so.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoints.files import sync
 from vitrail.errors import UserError
+from vitrail.training.learner import Learner
 from vitrail.training.optimizer import Average
 
 TENSORS, COUNTERS, SUMS = "state.safetensors", "state.json", "SHA256SUMS"
@@ -35,42 +37,64 @@ class Progress:
     position: int = 0
     """Samples consumed."""
     best: float = -1.0
-    """The best validation accuracy so far, and its step."""
+    """The objective's score of the best validation so far, and its step; step 0: there was none."""
     best_step: int = 0
     threads: int = field(default_factory=torch.get_num_threads)
     """Sums are added in another order by another number of threads: bits may differ then."""
 
 
 def write(
-    folder: Path, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
+    folder: Path,
+    progress: Progress,
+    learner: nn.Module | Learner,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
 ) -> Path:
     """Write the snapshot of a step and remove the ones that are older than the last `KEPT`."""
-    name = f"step-{progress.step:09d}"
-    final, temporary = folder / name, folder / f".{name}.{os.getpid()}"
-    tensors = pack(model, optimizer, average)
+    final = folder / name_of(progress)
+    temporary = folder / f".{final.name}.{os.getpid()}"
+    tensors = pack(learner, optimizer, average)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _clear_temporary(folder)
-        temporary.mkdir()
+        clear(folder, temporary)
         save_file(tensors, temporary / TENSORS)
-        (temporary / COUNTERS).write_text(json.dumps(asdict(progress)), encoding="utf-8")
-        sums = "".join(f"{_digest(temporary / part)}  {part}\n" for part in (TENSORS, COUNTERS))
-        (temporary / SUMS).write_text(sums, encoding="utf-8")
-        for path in (*temporary.iterdir(), temporary):
-            sync(path)
-        if final.exists():  # the same step, written again after a resume
-            shutil.rmtree(final)
-        temporary.rename(final)
-        sync(folder)
+        finish(temporary, final, progress)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"{final}: the snapshot cannot be written: {reason}. The disk is {folder}'s; earlier snapshots are whole"
-        ) from error
-    for old in snapshots(folder)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+        raise not_written(final, error) from error
     return final
+
+
+def name_of(progress: Progress) -> str:
+    return f"step-{progress.step:09d}"
+
+
+def clear(folder: Path, temporary: Path) -> None:
+    """An empty folder to write into, and nothing of what a killed process left: only one run writes here at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir()
+
+
+def finish(temporary: Path, final: Path, progress: Progress) -> None:
+    """The tensors are there: add the counters and checksums, put all on disk, give it its name, let the oldest go."""
+    (temporary / COUNTERS).write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    (temporary / SUMS).write_bytes(b"".join(map(_sum_line, _parts(temporary))))
+    for path in (*temporary.iterdir(), temporary):
+        sync(path)
+    if final.exists():  # the same step, written again after a resume
+        shutil.rmtree(final)
+    temporary.rename(final)
+    sync(final.parent)
+    for old in snapshots(final.parent)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def not_written(final: Path, error: BaseException) -> UserError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return UserError(
+        f"{final}: the snapshot cannot be written: {reason}. The disk is {final.parent}'s; earlier snapshots are whole"
+    )
 
 
 def snapshots(folder: Path) -> list[Path]:
@@ -78,23 +102,34 @@ def snapshots(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
 
 
-def read(folder: Path) -> tuple[Progress, dict[str, Tensor], list[str]] | None:
-    """The newest snapshot that is whole, and what was wrong with the ones passed over; None where there is none."""
+def newest(folder: Path) -> tuple[Progress | None, Path, list[str]]:
+    """The newest snapshot that is whole, and what was wrong with the ones passed over; no progress: there is none."""
     notes: list[str] = []
     for snapshot in snapshots(folder):
         try:
             _verify(snapshot)
-            progress = Progress(**json.loads((snapshot / COUNTERS).read_text(encoding="utf-8")))
-            return progress, load_file(snapshot / TENSORS), notes
-        except (OSError, ValueError, TypeError, SafetensorError) as error:
+            return Progress(**json.loads((snapshot / COUNTERS).read_text(encoding="utf-8"))), snapshot, notes
+        except (OSError, ValueError, TypeError) as error:
             notes.append(f"{snapshot}: damaged ({error}); the one before it is used")
-    return None
+    return None, folder, notes
 
 
-def pack(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
+def read(folder: Path) -> tuple[Progress, dict[str, Tensor], list[str]] | None:
+    """The newest whole snapshot's counters and tensors, whoever wrote it; None where there is none."""
+    progress, snapshot, notes = newest(folder)
+    if progress is None:
+        return None
+    if (snapshot / TENSORS).exists():
+        return progress, load_file(snapshot / TENSORS), notes
+    from vitrail.training.sharded import read_whole
+
+    return progress, read_whole(snapshot), notes
+
+
+def pack(learner: nn.Module | Learner, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
     """Every tensor of the training state under one name each."""
-    tensors = {f"model.{name}": tensor.detach() for name, tensor in model.state_dict().items()}
-    for name, state in _optimizer_states(model, optimizer).items():
+    tensors = {f"model.{name}": tensor.detach() for name, tensor in learner.state_dict().items()}
+    for name, state in _optimizer_states(learner, optimizer).items():
         tensors |= {f"optimizer.{name}.{key}": value for key, value in state.items() if isinstance(value, Tensor)}
     if average is not None:
         tensors |= {f"average.{name}": tensor for name, tensor in average.weights.items()}
@@ -103,19 +138,22 @@ def pack(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | 
 
 @torch.no_grad()
 def unpack(
-    tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
+    tensors: dict[str, Tensor],
+    learner: nn.Module | Learner,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
 ) -> None:
     """Put a snapshot's tensors back; it must be of the same model and optimizer."""
-    wanted = {f"model.{name}" for name in model.state_dict()}
+    wanted = {f"model.{name}" for name in learner.state_dict()}
     wanted |= {f"average.{name}" for name in average.weights} if average is not None else set()
     if lacking := sorted(wanted - tensors.keys()):
-        raise UserError(f"the snapshot is of another configuration: it lacks {lacking[0]}")
-    for name, own in model.state_dict().items():
+        raise another_configuration(lacking[0])
+    for name, own in learner.state_dict().items():
         own.copy_(tensors[f"model.{name}"])
     if average is not None:
         for name, own in average.weights.items():
             own.copy_(tensors[f"average.{name}"])
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in learner.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             start = f"optimizer.{names[id(parameter)]}."
@@ -128,25 +166,51 @@ def unpack(
                 optimizer.state[parameter] = state
 
 
-def _optimizer_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+def another_configuration(lacking: str) -> UserError:
+    return UserError(f"the snapshot is of another configuration: it lacks {lacking}")
+
+
+def blank(learner: nn.Module | Learner, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
+    """Tensors of a snapshot's names and shapes to read into; the optimizer need not have made a step."""
+    tensors = {name: torch.empty_like(tensor) for name, tensor in pack(learner, optimizer, average).items()}
+    names = {id(parameter): name for name, parameter in learner.named_parameters()}
+    adaptive = isinstance(optimizer, torch.optim.AdamW)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            start = f"optimizer.{names[id(parameter)]}"
+            for key in ("exp_avg", "exp_avg_sq") if adaptive else ("momentum_buffer",):
+                tensors[f"{start}.{key}"] = torch.empty_like(parameter)
+            if adaptive:
+                tensors[f"{start}.step"] = torch.empty(())
+    return tensors
+
+
+def _optimizer_states(learner: nn.Module | Learner, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    names = {id(parameter): name for name, parameter in learner.named_parameters()}
     return {names[id(parameter)]: state for parameter, state in optimizer.state.items()}
 
 
 def _verify(snapshot: Path) -> None:
-    lines = (snapshot / SUMS).read_text(encoding="utf-8").splitlines()
-    sums = {name: value for value, _, name in (line.partition("  ") for line in lines)}
-    for part in (TENSORS, COUNTERS):
-        if sums.get(part) != _digest(snapshot / part):
-            raise ValueError(f"{part} does not match its SHA-256")
+    """Every byte is what was written, those of the list of sums too."""
+    parts = _parts(snapshot)
+    if not {COUNTERS} < {part.name for part in parts}:
+        raise ValueError("its files are not all there")
+    said = (snapshot / SUMS).read_bytes()
+    for part in parts:
+        if _sum_line(part) not in said:
+            raise ValueError(f"{part.name} does not match its SHA-256")
+    if said != b"".join(map(_sum_line, parts)):
+        raise ValueError(f"{SUMS} lists other files")
+
+
+def _parts(snapshot: Path) -> list[Path]:
+    return sorted(path for path in snapshot.iterdir() if path.name != SUMS)
+
+
+def _sum_line(part: Path) -> bytes:
+    return f"{_digest(part)}  {part.name}\n".encode()
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _clear_temporary(folder: Path) -> None:
-    """What a killed process left behind; only one run writes to a folder at a time."""
-    for left in folder.glob(".step-*"):
-        shutil.rmtree(left, ignore_errors=True)

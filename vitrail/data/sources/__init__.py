@@ -3,21 +3,25 @@
 import difflib
 import glob
 import os
-import re
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.config import DataConfig
 from vitrail.data.sources.base import UNLABELLED, Sample, Source, Split, SplitRule
 from vitrail.data.sources.classes import match_classes
 from vitrail.data.sources.folder import files_split
+from vitrail.data.sources.listing import expand_braces
+from vitrail.data.sources.places import LocalPlace
+from vitrail.data.sources.splits import stratified_split
+from vitrail.data.sources.stored import is_url
 from vitrail.errors import UserError
 
 __all__ = ["UNLABELLED", "Sample", "Source", "Split", "files_split", "match_classes", "open_data", "open_source"]
 
 _EMBEDDED = ("digits", "mnist5k")
 _KINDS = (
-    "digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files, hf:owner/name"
+    "digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files, hf:owner/name, "
+    "or a URL of shards or .parquet"
 )
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.xz", ".tar.bz2", ".7z", ".rar")
 
@@ -36,6 +40,10 @@ def open_source(
         from vitrail.data.sources.huggingface import open_huggingface
 
         return open_huggingface(text.removeprefix("hf:"), rule)
+    if is_url(text):
+        from vitrail.data.sources.remote import open_remote
+
+        return open_remote(text, rule)
     path = Path(text).expanduser()
     if path.is_dir():
         return _open_folder(path, rule)
@@ -50,12 +58,32 @@ def open_source(
 
 def open_data(config: DataConfig) -> Source:
     """The source that a configuration describes."""
-    return open_source(
+    source = open_source(
         config.source,
         split_seed=config.split_seed,
         val_fraction=config.val_fraction,
         test_fraction=config.test_fraction,
     )
+    for part, size in (("train", config.train_size), ("val", config.val_size)):
+        if size is not None:
+            source = _with_fewer(source, part, size, config.split_seed)
+    return source
+
+
+def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
+    """The source with `size` samples of one split, every class in its proportion."""
+    split = source.split(part)
+    if size > len(split):
+        raise UserError(f"{source.name}: its split {part} has {len(split)} samples, fewer than data.{part}-size {size}")
+    if size == len(split):
+        return source
+    chosen = stratified_split(split.ids, split.labels, {"left out": 1 - size / len(split)}, seed)
+    kept = split.subset(chosen["train"])
+    if len(kept) != size:
+        raise UserError(
+            f"{source.name}: data.{part}-size {size} leaves some of its {len(source.classes)} classes empty"
+        )
+    return replace(source, splits={**source.splits, part: kept})
 
 
 def _open_folder(path: Path, rule: SplitRule) -> Source:
@@ -67,23 +95,22 @@ def _open_folder(path: Path, rule: SplitRule) -> Source:
         return open_cifar(path, rule)
     if is_idx_folder(path):
         return open_idx(path, rule)
-    for suffix in (".tar", ".parquet"):
-        if _holds(path, suffix):
-            return _open_files(str(path), sorted(path.rglob(f"*{suffix}")), path, rule)
+    # An index whose shards are all gone is still one, and says which are missing.
+    if _holds(path, ".tar") or _is_shard_index(path / "index.parquet"):
+        from vitrail.data.sources.shards import open_shards
+
+        return open_shards(str(path), LocalPlace(path), None, rule)
+    if _holds(path, ".parquet"):
+        return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
     return open_folder(path, rule)
 
 
 def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
     files = [file for file in files if not file.name.startswith(".") and file.is_file()]
     suffixes = {file.suffix.lower() for file in files}
-    if suffixes == {".tar"}:
-        from vitrail.data.sources.shards import open_shards
-
-        return open_shards(name, files, root, rule)
-    if suffixes == {".parquet"}:
-        from vitrail.data.sources.parquet import open_parquet
-
-        return open_parquet(name, files, root, rule)
+    if suffixes in ({".tar"}, {".parquet"}):
+        names = [file.relative_to(root).as_posix() for file in files]
+        return _open_sharded(name, LocalPlace(root, globbed=True), names, rule)
     first = next((file for file in files if file.suffix.lower() not in (".tar", ".parquet")), files[0])
     if first.name.lower().endswith(_ARCHIVES):
         raise UserError(f"{first} is an archive: unpack it and give the folder")
@@ -92,25 +119,31 @@ def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> So
     raise UserError(f"{first} is not a source; give one of: {_KINDS}")
 
 
+def _open_sharded(name: str, place: LocalPlace, names: list[str], rule: SplitRule) -> Source:
+    """Files that all end in .tar, or all in .parquet."""
+    if names[0].lower().endswith(".tar"):
+        from vitrail.data.sources.shards import open_shards
+
+        return open_shards(name, place, names, rule)
+    from vitrail.data.sources.parquet import open_parquet
+
+    return open_parquet(name, place, names, rule)
+
+
 def _open_glob(pattern: Path, rule: SplitRule) -> Source:
-    files = sorted({Path(found) for each in _expand(str(pattern)) for found in glob.glob(each)})  # noqa: PTH207
+    files = sorted({Path(found) for each in expand_braces(str(pattern)) for found in glob.glob(each)})  # noqa: PTH207
     if not files:
         raise UserError(f"no file matches {str(pattern)!r}")
     root = Path(os.path.commonpath([str(file.parent) for file in files]))
     return _open_files(str(pattern), files, root, rule)
 
 
-def _expand(pattern: str) -> Iterator[str]:
-    """shard-{000..012}.tar, WebDataset's way to name a row of files."""
-    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
-    if match is None:
-        yield pattern
-        return
-    first, last = match.groups()
-    if not 0 <= int(last) - int(first) < 1_000_000:
-        raise UserError(f"{pattern!r}: the numbers in braces must rise")
-    for number in range(int(first), int(last) + 1):
-        yield from _expand(f"{pattern[: match.start()]}{number:0{len(first)}d}{pattern[match.end() :]}")
+def _is_shard_index(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    from vitrail.data.sources.shard_index import recognise
+
+    return recognise(file) == "index"
 
 
 def _holds(folder: Path, suffix: str, depth: int = 2) -> bool:

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,7 +30,25 @@ class Reader(Protocol):
     def read(self, row: int) -> Content: ...
 
     def size(self, row: int) -> int:
-        """Bytes of the sample's content, without reading it where the format allows."""
+        """Bytes of the sample's content, or as much of that as the format tells without reading it."""
+        ...
+
+
+@runtime_checkable
+class ShardedReader(Reader, Protocol):
+    """A reader of samples that lie many to a file, where going from file to file costs something."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether files have to be fetched."""
+        ...
+
+    def shards(self, rows: np.ndarray) -> np.ndarray:
+        """Numbers that are equal for samples that lie together."""
+        ...
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """These samples are wanted soon."""
         ...
 
 
@@ -89,10 +107,25 @@ class Split:
     def in_memory(self) -> bool:
         return isinstance(self.reader, ArrayReader)
 
+    @property
+    def remote(self) -> bool:
+        """Whether reading means fetching, at least the first time."""
+        return isinstance(self.reader, ShardedReader) and self.reader.remote
+
+    def shards(self) -> np.ndarray | None:
+        """A number for each sample, equal for those that lie in one shard; None where there are no shards."""
+        return self.reader.shards(self.rows) if isinstance(self.reader, ShardedReader) else None
+
+    def prepare(self, indices: np.ndarray) -> None:
+        """Say which samples are wanted soon, so that they can be fetched in time."""
+        if isinstance(self.reader, ShardedReader):
+            self.reader.prepare(self.rows[indices])
+
     def subset(self, indices: Sequence[int] | np.ndarray, name: str = "") -> "Split":
         """The samples at these indices, in this order."""
         chosen = np.asarray(indices, dtype=np.int64)
-        ids: list[str] = [self.ids[int(index)] for index in chosen]
+        places: list[int] = chosen.tolist()
+        ids = [self.ids[place] for place in places]
         return Split(
             name or self.name,
             ids,

@@ -9,7 +9,7 @@ import numpy as np
 from vitrail.data.decode import BadImage, decode
 from vitrail.data.sources.base import Source, Split, SplitRule, finish
 from vitrail.data.sources.classes import numbered_classes
-from vitrail.data.sources.listing import read_class_names
+from vitrail.data.sources.listing import class_names_in
 from vitrail.data.sources.plain_pickle import read_plain_pickle
 from vitrail.errors import UserError
 
@@ -49,7 +49,7 @@ def open_cifar(folder: Path, rule: SplitRule) -> Source:
         labels = np.concatenate([labels for _, labels in parts])
         found[split] = Split.of_array(split, images, labels)
     every_label = np.concatenate([split.labels for split in found.values()])
-    named = read_class_names(place) or names(place)
+    named = class_names_in(place) or names(place)
     return finish(str(folder), numbered_classes(str(place), every_label, named), found, rule)
 
 

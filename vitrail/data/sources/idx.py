@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.data.sources.base import Source, Split, SplitRule, finish
 from vitrail.data.sources.classes import numbered_classes
-from vitrail.data.sources.listing import read_class_names
+from vitrail.data.sources.listing import class_names_in
 from vitrail.errors import UserError
 
 # Fashion-MNIST's files are named like MNIST's; the labels tell them apart. (SHA-256 of the training label file.)
@@ -30,7 +30,7 @@ def is_idx_folder(folder: Path) -> bool:
 def open_idx(folder: Path, rule: SplitRule) -> Source:
     """A folder that holds train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and t10k-... likewise."""
     found: dict[str, Split] = {}
-    named = read_class_names(folder)
+    named = class_names_in(folder)
     for prefix, split in _SPLITS.items():
         images_file = _find(folder, prefix, "images", 3) or _find(folder, prefix, "images", 4)
         labels_file = _find(folder, prefix, "labels", 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,13 +33,25 @@ def visible_folders(folder: Path) -> list[Path]:
     return [child for child in children if not child.name.startswith(".") and child.is_dir()]
 
 
-def read_class_names(folder: Path) -> tuple[str, ...] | None:
-    """Names for number labels, from classes.txt (one a line) or classes.json (a list) in the folder, if there."""
-    text, listed = folder / "classes.txt", folder / "classes.json"
+def expand_braces(pattern: str) -> Iterator[str]:
+    """shard-{000..012}.tar, WebDataset's way to name a row of files."""
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if match is None:
+        yield pattern
+        return
+    first, last = match.groups()
+    if not 0 <= int(last) - int(first) < 1_000_000:
+        raise UserError(f"{pattern!r}: the numbers in braces must rise")
+    for number in range(int(first), int(last) + 1):
+        yield from expand_braces(f"{pattern[: match.start()]}{number:0{len(first)}d}{pattern[match.end() :]}")
+
+
+def read_class_names(text: Path | None, listed: Path | None) -> tuple[str, ...] | None:
+    """Names for number labels, from a classes.txt (one a line) or a classes.json (a list), where there is one."""
     try:
-        if text.is_file():
+        if text is not None and text.is_file():
             return tuple(line.strip() for line in text.read_text("utf-8").splitlines() if line.strip())
-        if listed.is_file():
+        if listed is not None and listed.is_file():
             names = json.loads(listed.read_text("utf-8"))
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise UserError(f"{listed} must be a JSON list of class names")
@@ -46,3 +59,8 @@ def read_class_names(folder: Path) -> tuple[str, ...] | None:
     except (OSError, ValueError) as error:
         raise UserError(f"the class names beside the data cannot be read: {error}") from error
     return None
+
+
+def class_names_in(folder: Path) -> tuple[str, ...] | None:
+    """The same, of the files of these names in a folder."""
+    return read_class_names(folder / "classes.txt", folder / "classes.json")

@@ -5,16 +5,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vitrail.data.decode import BadImage
-from vitrail.data.sources.base import UNLABELLED, Source, Split, SplitRule, finish
+from vitrail.data.sources.base import MAX_SAMPLE_BYTES, UNLABELLED, Source, Split, SplitRule, finish
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
-from vitrail.data.sources.listing import read_class_names
+from vitrail.data.sources.places import Place
 from vitrail.data.sources.splits import files_by_split
+from vitrail.data.sources.stored import Fetcher, Stored, attempt
 from vitrail.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,116 +31,181 @@ CACHE_BYTES = 2 << 30
 class ParquetReader:
     """Random access to an image column. Parquet is read by the row group, so the latest groups are kept."""
 
-    files: tuple[str, ...]
+    files: tuple[Stored, ...]
     column: str
-    members: np.ndarray  # [samples]: which file
-    groups: np.ndarray  # [samples]: which of its row groups
-    places: np.ndarray  # [samples]: where in it
+    starts: np.ndarray  # [row groups]: the first of its rows
+    members: np.ndarray  # [row groups]: which file
+    groups: np.ndarray  # [row groups]: which of the file's row groups
+    weights: np.ndarray  # [row groups]: bytes it takes, by the file's own account
     _cache: OrderedDict = field(default_factory=OrderedDict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _fetching: Fetcher = field(default_factory=Fetcher, repr=False)
 
     def read(self, row: int) -> bytes:
         import pyarrow as pa
 
+        group = int(self.shards(row))
         try:
-            value = self._group(row)[int(self.places[row])].as_py()
-        except (OSError, pa.ArrowException) as error:
+            value = self._group(group)[row - int(self.starts[group])].as_py()
+        except (OSError, IndexError, pa.ArrowException) as error:
             raise BadImage(f"cannot be read from its parquet file: {error}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None:
             raise BadImage("has no bytes in the image column")
+        if len(content) > MAX_SAMPLE_BYTES:
+            raise BadImage(f"is larger than {MAX_SAMPLE_BYTES >> 20} MB")
         return content
 
     def size(self, row: int) -> int:
-        value = self._group(row)[int(self.places[row])]
-        content = (value["bytes"] if hasattr(value, "keys") else value).as_buffer()
-        return 0 if content is None else content.size
+        """Of its row group: the size of one picture is not known before the whole group is read."""
+        return int(self.weights[self.shards(row)])
 
-    def _group(self, row: int) -> Any:
+    @property
+    def remote(self) -> bool:
+        return any(file.remote for file in self.files)
+
+    def shards(self, rows: Any) -> np.ndarray:
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def prepare(self, rows: np.ndarray) -> None:
+        members = dict.fromkeys(self.members[self.shards(rows)].tolist())
+        self._fetching.start([self.files[member] for member in members])
+
+    def _group(self, group: int) -> Any:
         import pyarrow.parquet as parquet
 
-        key = int(self.members[row]), int(self.groups[row])
         with self._lock:
-            if key not in self._cache:
-                with parquet.ParquetFile(self.files[key[0]]) as file:
+            if group not in self._cache:
+                with parquet.ParquetFile(self.files[self.members[group]].local()) as file:
                     # Chunks stay as they are: joining them would overflow 32-bit offsets beyond 2 GB.
-                    self._cache[key] = file.read_row_group(key[1], columns=[self.column]).column(0)
-                while len(self._cache) > 1 and sum(group.nbytes for group in self._cache.values()) > CACHE_BYTES:
+                    read = file.read_row_group(int(self.groups[group]), columns=[self.column])
+                self._cache[group] = read.column(0)
+                while len(self._cache) > 1 and sum(each.nbytes for each in self._cache.values()) > CACHE_BYTES:
                     self._cache.popitem(last=False)
-            self._cache.move_to_end(key)
-            return self._cache[key]
+            self._cache.move_to_end(group)
+            return self._cache[group]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": OrderedDict(), "_lock": None}
+        return {**self.__dict__, "_cache": OrderedDict(), "_lock": None, "_fetching": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({**state, "_lock": threading.Lock()})
+        self.__dict__.update({**state, "_lock": threading.Lock(), "_fetching": Fetcher()})
 
 
-def open_parquet(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
+@dataclass(frozen=True)
+class _Told:
+    """What a file tells before an image of it is read."""
+
+    image_column: str
+    class_names: tuple[str, ...] | None
+    labels: Any  # a pyarrow array
+    groups: list[tuple[int, int]]  # of each row group: rows, bytes
+
+
+def open_parquet(name: str, place: Place, names: list[str], rule: SplitRule) -> Source:
     """Parquet files; the split is told by their names, such as train-00000-of-00001.parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    groups = files_by_split(name, files, root)
-    image_column, label_column, names = "", "", None
-    raw: dict[str, list[Any]] = {}
-    found: dict[str, Split] = {}
-    total = 0
-    for split, members in groups.items():
-        ids: list[str] = []
-        places: list[tuple[int, int, int]] = []
-        raw[split] = []
-        for member, path in enumerate(members):
-            try:
-                with parquet.ParquetFile(path) as file:
-                    image_column, label_column, names = _columns(path, file.schema_arrow, names)
-                    for group in range(file.num_row_groups):
-                        rows = file.metadata.row_group(group).num_rows
-                        places += [(member, group, place) for place in range(rows)]
-                        total += file.metadata.row_group(group).total_byte_size
-                    raw[split] += file.read(columns=[label_column]).column(0).to_pylist()
-            except (pa.ArrowException, OSError) as error:
-                raise UserError(f"{path} is not a readable parquet file: {error}") from error
-            stem = path.relative_to(root).with_suffix("").as_posix()
-            ids += [f"{stem}/{row:06d}" for row in range(len(raw[split]) - len(ids))]
-        table = np.array(places, dtype=np.int64).reshape(-1, 3)
-        reader = ParquetReader(tuple(map(str, members)), image_column, table[:, 0], table[:, 1], table[:, 2])
-        found[split] = Split.of(split, ids, np.full(len(ids), UNLABELLED), reader)
+    groups = files_by_split(name, map(PurePosixPath, names), PurePosixPath())
+    told = {file: _ask(place, str(file)) for files in groups.values() for file in files}
+    listed = {each.class_names: place.where(str(file)) for file, each in told.items() if each.class_names is not None}
+    if len(listed) > 1:
+        raise UserError(f"{list(listed.values())[-1]} lists other class names than the files before it")
+    raw = {split: [told[file].labels for file in files] for split, files in groups.items()}
+    classes, labels = _labels(name, raw, next(iter(listed)) if listed else place.class_names())
+    found = {}
+    for split, files in groups.items():
+        stems = {str(file.with_suffix("")): len(told[file].labels) for file in files}
+        ids = [f"{stem}/{row:06d}" for stem, count in stems.items() for row in range(count)]
+        found[split] = Split.of(split, ids, labels[split], _reader(place, files, told))
+    total = sum(weight for each in told.values() for _, weight in each.groups)
     notes = []
     if total > CACHE_BYTES:
         notes.append(
             f"{total >> 20} MB of parquet do not fit the {CACHE_BYTES >> 20} MB kept in memory: a shuffled order "
-            "reads row groups again and again; tar shards are faster"
+            "reads row groups again and again; --data.shuffle shards or tar shards are faster"
         )
-    classes, labels = _labels(name, raw, names or read_class_names(root))
-    labelled = {split: Split(split, part.ids, labels[split], part.reader, part.rows) for split, part in found.items()}
-    return finish(name, classes, labelled, rule, notes)
+    return finish(name, classes, found, rule, notes)
+
+
+def _reader(place: Place, files: list[PurePosixPath], told: dict[PurePosixPath, _Told]) -> ParquetReader:
+    rows = [
+        (count, member, group, weight)
+        for member, file in enumerate(files)
+        for group, (count, weight) in enumerate(told[file].groups)
+        if count
+    ]
+    counts, members, groups, weights = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    columns = {told[file].image_column for file in files}
+    if len(columns) > 1:
+        raise UserError(f"{place.where(str(files[0]))} and the files beside it have their images in other columns")
+    stored = tuple(place.stored(str(file)) for file in files)
+    return ParquetReader(stored, columns.pop(), np.cumsum(counts) - counts, members, groups, weights)
+
+
+def _ask(place: Place, file: str) -> _Told:
+    """The labels of one file, and nothing else of it that grows with the images."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    where = place.where(file)
+
+    def ask() -> _Told:
+        try:
+            with place.stream(file) as stream, parquet.ParquetFile(stream) as opened:
+                image, label, names = _columns(where, opened.schema_arrow)
+                about = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
+                told = _Told(
+                    image,
+                    names,
+                    opened.read(columns=[label]).column(0),
+                    [(group.num_rows, group.total_byte_size) for group in about],
+                )
+            if sum(rows for rows, _ in told.groups) != len(told.labels):
+                raise ValueError("its row groups do not add up")
+        except (pa.ArrowException, ValueError) as error:
+            raise UserError(f"{where} is not a readable parquet file: {error}") from error
+        return told
+
+    if place.remote:
+        return attempt(where, ask)
+    try:
+        return ask()
+    except OSError as error:
+        raise UserError(f"{where} is not a readable parquet file: {error}") from error
 
 
 def _labels(
     name: str, raw: dict[str, list[Any]], names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    every = [label for part in raw.values() for label in part]
-    cuts = np.cumsum([len(part) for part in raw.values()])[:-1]
-    if any(isinstance(label, str) for label in every):
-        if not all(label is None or isinstance(label, str) for label in every):
-            raise UserError(f"{name}: some labels are names and some are not")
-        classes, numbers = labels_by_name(every)
-    else:
-        if not all(label is None or type(label) is int for label in every):
-            odd = next(label for label in every if label is not None and type(label) is not int)
+    """The classes, and for each split the class of each sample."""
+    import pyarrow as pa
+
+    columns = [column for part in raw.values() for column in part]
+    kinds = [column.type.value_type if pa.types.is_dictionary(column.type) else column.type for column in columns]
+    texts = [pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds]
+    for column, kind, text in zip(columns, kinds, texts, strict=True):
+        if not (text or pa.types.is_integer(kind) or column.null_count == len(column)):
+            odd = column.drop_null()[0].as_py()
             raise UserError(f"{name}: a label is {odd!r}; labels must be whole numbers or names")
-        numbers = np.array([UNLABELLED if label is None else label for label in every], dtype=np.int64)
+    if any(texts):
+        if not all(text or column.null_count == len(column) for column, text in zip(columns, texts, strict=True)):
+            raise UserError(f"{name}: some labels are names and some are not")
+        classes, numbers = labels_by_name([label for column in columns for label in column.to_pylist()])
+    else:
+        try:
+            numbers = np.concatenate([column.cast(pa.int64()).fill_null(UNLABELLED).to_numpy() for column in columns])
+        except pa.ArrowInvalid as error:
+            raise UserError(f"{name}: a label is no class number: {error}") from error
         classes = numbered_classes(name, numbers, names)
+    cuts = np.cumsum([sum(map(len, part)) for part in raw.values()])[:-1]
     return classes, dict(zip(raw, np.split(numbers, cuts), strict=True))
 
 
-def _columns(path: Path, schema: "pa.Schema", names: Any) -> tuple[str, str, tuple[str, ...] | None]:
+def _columns(path: str, schema: "pa.Schema") -> tuple[str, str, tuple[str, ...] | None]:
     """The image column, the label column, and the class names if the file's metadata has them."""
     features = _features(schema)
-    images = [column for column, feature in features.items() if _kind(feature) == "Image"]
-    images += sorted((f.name for f in schema if _holds_bytes(f.type)), key=_rank(IMAGE_NAMES))
+    binary = [each.name for each in schema if _holds_bytes(each.type)]
+    images = [column for column, feature in features.items() if _kind(feature) == "Image" and column in binary]
+    images += sorted(binary, key=_rank(IMAGE_NAMES))
     labels = [column for column, feature in features.items() if _kind(feature) == "ClassLabel"]
     labels = sorted(labels, key=_rank(LABEL_NAMES)) + [column for column in LABEL_NAMES if column in schema.names]
     if not images:
@@ -147,10 +213,7 @@ def _columns(path: Path, schema: "pa.Schema", names: Any) -> tuple[str, str, tup
     if not labels:
         raise UserError(f"{path} has no column of labels (one named {', '.join(LABEL_NAMES[:4])} ...)")
     listed = features.get(labels[0], {}).get("names")
-    own = tuple(map(str, listed)) if isinstance(listed, list) else None
-    if names is not None and own is not None and own != names:
-        raise UserError(f"{path} lists other class names than the files before it")
-    return images[0], labels[0], own or names
+    return images[0], labels[0], tuple(map(str, listed)) if isinstance(listed, list) else None
 
 
 def _features(schema: "pa.Schema") -> dict[str, dict[str, Any]]:

@@ -1,183 +1,156 @@
 """Tar shards, as WebDataset writes them: members that share a name up to the first dot are one sample.
 
-Read with random access: one pass notes where each image lies, and reading a sample is one seek. Only images and
-labels (.cls, .json, .txt) are ever read; pickled members (.pkl, .pyd, .pth) never are.
+Read with random access: the index (`shard_index.py`) says where each image lies, and reading a sample is one seek.
 """
 
-import json
+import hashlib
 import os
-import tarfile
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from vitrail.data.decode import EXTENSIONS, BadImage
+from vitrail.data.decode import BadImage
 from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Source, Split, SplitRule, finish
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
-from vitrail.data.sources.listing import read_class_names
+from vitrail.data.sources.indexing import find_index
+from vitrail.data.sources.places import Place
+from vitrail.data.sources.shard_index import Index, Rows, sample_ids
 from vitrail.data.sources.splits import files_by_split
+from vitrail.data.sources.stored import Fetcher, Stored, digest_of
 from vitrail.errors import UserError
 
-_LABELS = (".cls", ".json", ".txt")
-_PICKLES = (".pkl", ".pickle", ".pyd", ".pth", ".pt")
-_MAX_LABEL_BYTES = 1 << 20
-_JSON_KEYS = ("label", "cls", "class", "class_name", "class_id", "target")
+_OPEN = 64
+"""Shards kept open at a time: far below what a process may have, and a shard is quickly opened again."""
+
+
+class _Handle:
+    """An open file, closed when nobody uses it any more: a thread may be reading from one that was just let go."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)  # by a name of its own: at the end of the program `os` may be gone already
 
 
 @dataclass
 class TarReader:
-    """Reads images out of tar files by their place; files stay open, one handle a process."""
+    """Reads images out of tar files by their place; `pread` keeps no position, so threads share the open files."""
 
-    files: tuple[str, ...]
+    files: tuple[Stored, ...]
     members: np.ndarray  # [samples]: which file
     offsets: np.ndarray
     sizes: np.ndarray
-    _handles: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
+    digests: np.ndarray | None = None  # [samples, 32] uint8: SHA-256, where the index has them
+    _handles: dict[int, _Handle] = field(default_factory=dict, repr=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False)
+    _fetching: Fetcher = field(default_factory=Fetcher, repr=False)
 
     def read(self, row: int) -> bytes:
         size = int(self.sizes[row])
         if size > MAX_SAMPLE_BYTES:
             raise BadImage(f"is larger than {MAX_SAMPLE_BYTES >> 20} MB")
         try:
-            content = os.pread(self._handle(int(self.members[row])), size, int(self.offsets[row]))
+            member = int(self.members[row])
+            handle = self._handles.get(member) or self._open(member)
+            content = os.pread(handle.descriptor, size, int(self.offsets[row]))
         except OSError as error:
             raise BadImage(f"cannot be read: {error.strerror or error}") from error
         if len(content) < size:
             raise BadImage("lies beyond the end of its shard, which is cut off")
+        if self.digests is not None and hashlib.sha256(content).digest() != self.digests[row].tobytes():
+            raise BadImage("does not match its SHA-256 in the index: the shard is damaged")
         return content
 
     def size(self, row: int) -> int:
         return int(self.sizes[row])
 
-    def _handle(self, member: int) -> int:
-        # `pread` keeps no position, so threads can share a handle; a forked process opens its own.
-        key = (os.getpid(), member)
-        if key not in self._handles:
-            opened = os.open(self.files[member], os.O_RDONLY)
-            kept = self._handles.setdefault(key, opened)
-            if kept != opened:
-                os.close(opened)
-        return self._handles[key]
+    @property
+    def remote(self) -> bool:
+        return any(file.remote for file in self.files)
 
-    def close(self) -> None:
-        for (process, _), handle in list(self._handles.items()):
-            if process == os.getpid():
-                os.close(handle)
-        self._handles.clear()
+    def shards(self, rows: np.ndarray) -> np.ndarray:
+        return self.members[rows]
 
-    def __del__(self) -> None:
-        self.close()
+    def prepare(self, rows: np.ndarray) -> None:
+        self._fetching.start([self.files[member] for member in dict.fromkeys(self.members[rows].tolist())])
+
+    def _open(self, member: int) -> _Handle:
+        handle = _Handle(self.files[member].descriptor())
+        with self._lock:
+            while len(self._handles) >= _OPEN:
+                del self._handles[next(iter(self._handles))]
+            return self._handles.setdefault(member, handle)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": {}}
+        return {**self.__dict__, "_handles": {}, "_lock": None, "_fetching": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "_lock": threading.Lock(), "_fetching": Fetcher()})
 
 
-@dataclass
-class _Entry:
-    id: str
-    member: int
-    offset: int = -1
-    size: int = 0
-    label: int | str | None = None
-    label_rank: int = len(_LABELS)
-
-
-def open_shards(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
-    """Tar files; the split is told by their names, such as train-000001.tar."""
-    groups = files_by_split(name, files, root)
-    notes: list[str] = []
-    entries = {split: _index(members, root, notes) for split, members in groups.items()}
-    labels = [entry.label for group in entries.values() for entry in group]
-    if not labels:
-        raise UserError(f"{name}: no images with labels in {len(files)} tar file(s)")
-    classes, numbers = _classes(name, labels, root)
+def open_shards(name: str, place: Place, names: list[str] | None, rule: SplitRule) -> Source:
+    """Tar files; the split is told by their names, such as train-000001.tar. No names: all there are."""
+    index, names, notes = find_index(place, names)
+    groups = files_by_split(name, map(PurePosixPath, names), PurePosixPath())
+    numbers = {shard.name: number for number, shard in enumerate(index.shards)}
+    parts = {split: _part(index, [numbers[str(file)] for file in files]) for split, files in groups.items()}
+    if not any(len(rows) for rows, _ in parts.values()):
+        raise UserError(f"{name}: no images with labels in {len(names)} tar file(s)")
+    classes, labels = _classes(name, [rows for rows, _ in parts.values()], place)
     found, start = {}, 0
-    for split, group in entries.items():
-        reader = TarReader(
-            tuple(str(file) for file in groups[split]),
-            np.array([entry.member for entry in group], dtype=np.int64),
-            np.array([entry.offset for entry in group], dtype=np.int64),
-            np.array([entry.size for entry in group], dtype=np.int64),
-        )
-        found[split] = Split.of(split, [entry.id for entry in group], numbers[start : start + len(group)], reader)
-        start += len(group)
+    for split, (rows, members) in parts.items():
+        listed = [index.shards[numbers[str(file)]] for file in groups[split]]
+        files = tuple(place.stored(shard.name, shard.bytes, shard.sha256) for shard in listed)
+        ids = sample_ids(index, rows)
+        if len(set(ids)) < len(ids):
+            raise UserError(f"{name}: two samples have one name; write the shards again, or delete their index")
+        reader = TarReader(files, members, rows.offset, rows.size, rows.sha256)
+        found[split] = Split.of(split, ids, labels[start : start + len(ids)], reader)
+        start += len(ids)
     return finish(name, classes, found, rule, notes)
 
 
-def _classes(name: str, labels: list[int | str | None], root: Path) -> tuple[tuple[str, ...], np.ndarray]:
-    named = [label for label in labels if isinstance(label, str)]
-    if not named:
-        numbers = np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
-        return numbered_classes(name, numbers, read_class_names(root)), numbers
-    odd = [label for label in labels if isinstance(label, int)]
-    if odd:
-        raise UserError(f"{name}: some labels are numbers ({odd[0]}) and some are names ({named[0]!r})")
-    return labels_by_name([None if label is None else str(label) for label in labels])
+def _part(index: Index, chosen: Sequence[int]) -> tuple[Rows, np.ndarray]:
+    """The samples of some shards, shard by shard in this order, and for each its shard's place in the order."""
+    place = np.full(len(index.shards), -1, dtype=np.int64)
+    place[chosen] = np.arange(len(chosen))
+    members = place[index.rows.shard]
+    if len(members) and members[0] >= 0 and (members[:-1] <= members[1:]).all():  # as they stand: nothing to move
+        return index.rows, members
+    order = np.argsort(members, kind="stable")
+    order = order[np.searchsorted(members[order], 0) :]
+    return index.rows.take(order), members[order]
 
 
-def _index(files: list[Path], root: Path, notes: list[str]) -> list[_Entry]:
-    """One pass over the headers of every file."""
-    entries: dict[str, _Entry] = {}
-    pickled = 0
-    for member, file in enumerate(files):
-        shard = file.relative_to(root).with_suffix("").as_posix()
-        try:
-            with tarfile.open(file, "r:") as archive:
-                for info in archive:
-                    pickled += _note(archive, info, shard, member, entries)
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise UserError(f"{file} is not a readable plain tar file ({error}); write or fetch it again") from error
-    whole = [entry for entry in entries.values() if entry.offset >= 0]
-    pictureless = len(entries) - len(whole)
-    if pictureless:
-        notes.append(f"{pictureless} sample(s) without an image were left out")
-    if pickled:
-        notes.append(f"{pickled} pickled member(s) were left alone: pickles are never read")
-    return whole
+def _classes(name: str, parts: list[Rows], place: Place) -> tuple[tuple[str, ...], np.ndarray]:
+    numbers = np.concatenate([rows.label for rows in parts])
+    texts = [text for rows in parts for text in rows.name or [None] * len(rows)]
+    named = next((text for text in texts if text is not None), None)
+    if named is None:
+        return numbered_classes(name, numbers, place.class_names()), numbers
+    if (numbers != -1).any():
+        number = numbers[numbers != -1][0]
+        raise UserError(f"{name}: some labels are numbers ({number}) and some are names ({named!r})")
+    return labels_by_name(texts)
 
 
-def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, shard: str, member: int, entries: dict[str, _Entry]) -> int:
-    """Enter one tar member into the index; 1 if it is a pickle, which is passed over."""
-    folder, _, base = info.name.rpartition("/")
-    if not info.isreg() or info.issparse() or base.startswith("."):
-        return 0
-    stem, _, ending = base.partition(".")
-    ending = "." + ending.lower()
-    if ending.endswith(_PICKLES):
-        return 1
-    is_image, is_label = "." + ending.rpartition(".")[2] in EXTENSIONS, ending in _LABELS
-    if not is_image and not is_label:
-        return 0
-    key = "/".join(part for part in (shard, folder.strip("./"), stem) if part)
-    entry = entries.setdefault(key, _Entry(key, member))
-    if is_image and entry.offset < 0:
-        entry.offset, entry.size = info.offset_data, info.size
-    elif is_image:
-        raise UserError(f"{archive.name}: the sample {stem!r} has two images; give each sample a name of its own")
-    elif _LABELS.index(ending) < entry.label_rank:
-        label = _label(archive, info, ending)
-        if label is not None:
-            entry.label, entry.label_rank = label, _LABELS.index(ending)
-    return 0
-
-
-def _label(archive: tarfile.TarFile, info: tarfile.TarInfo, ending: str) -> int | str | None:
-    """A number or a name; .cls before .json before .txt where a sample has several."""
-    where = f"{archive.name}: {info.name}"
-    stream = archive.extractfile(info)
-    if stream is None or info.size > _MAX_LABEL_BYTES:
-        raise UserError(f"{where} is too large to be a label")
-    try:
-        text = stream.read().decode("utf-8").strip()
-        if ending != ".json":
-            return int(text) if text.isascii() and text.lstrip("-").isdigit() else text or None
-        document = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where} cannot be read as a label: {error}") from error
-    if isinstance(document, dict):
-        document = next((document[key] for key in _JSON_KEYS if key in document), None)
-    if document is None or (isinstance(document, int | str) and not isinstance(document, bool)):
-        return document
-    raise UserError(f"{where} must hold a number or a name under one of {', '.join(_JSON_KEYS)}")
+def damaged_shards(source: Source) -> list[dict[str, str]]:
+    """Shards whose bytes are not those that were written, where an index can tell: labels and headers too."""
+    found: dict[str, str] = {}
+    checked: set[str] = set()
+    for split in source.splits.values():
+        for file in split.reader.files if isinstance(split.reader, TarReader) else ():
+            if file.sha256 is None or file.place in checked:
+                continue
+            checked.add(file.place)
+            try:
+                if digest_of(file.local()) != file.sha256:
+                    found[file.place] = "does not match its SHA-256 in the index"
+            except (OSError, UserError) as error:
+                found[file.place] = f"cannot be read: {error}"
+    return [{"shard": shard, "reason": reason} for shard, reason in found.items()]

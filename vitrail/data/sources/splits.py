@@ -50,33 +50,55 @@ def stratified_split(
     any library's random numbers. Each part of each class is within one sample of its exact share, each part's
     total is its share of the whole rounded, and every class keeps a sample to train on.
     """
-    ranks = [hashlib.blake2b(_text(seed, name), digest_size=8).digest() for name in ids]
-    members: dict[int, list[int]] = {}
-    for index, label in enumerate(labels):
-        members.setdefault(int(label), []).append(index)
-    for indices in members.values():
-        indices.sort(key=lambda index: (ranks[index], ids[index]))
+    # Samples keep the order of their ids, which is the same wherever they were listed from.
+    sorted_already = list(ids) == sorted(ids)
+
+    def by_id(chosen: np.ndarray) -> np.ndarray:
+        chosen = np.sort(chosen)
+        return chosen if sorted_already else np.array(sorted(chosen.tolist(), key=ids.__getitem__), dtype=np.int64)
+
+    nothing = np.empty(0, dtype=np.int64)
+    if not any(fractions.values()):
+        return {**dict.fromkeys(fractions, nothing), "train": by_id(np.arange(len(ids)))}
+    ranks = _ranks(ids, seed)
+    members = _members(ids, labels, ranks)
     taken = dict.fromkeys(members, 0)
-    parts: dict[str, list[int]] = {}
+    parts: dict[str, np.ndarray] = {}
     for part, fraction in fractions.items():
         # A class with one sample left has nothing to spare: it trains.
         room = {label: len(indices) - taken[label] - 1 for label, indices in members.items()}
         counts = _shares({label: len(indices) for label, indices in members.items()}, room, fraction, members, ranks)
-        parts[part] = []
+        chosen = [members[label][taken[label] : taken[label] + count] for label, count in counts.items()]
+        parts[part] = by_id(np.concatenate([nothing, *chosen]))
         for label, count in counts.items():
-            parts[part] += members[label][taken[label] : taken[label] + count]
             taken[label] += count
-    parts["train"] = [index for label, indices in members.items() for index in indices[taken[label] :]]
-    # Samples keep the order of their ids, which is the same wherever they were listed from.
-    return {part: np.array(sorted(chosen, key=ids.__getitem__), dtype=np.int64) for part, chosen in parts.items()}
+    left = [indices[taken[label] :] for label, indices in members.items()]
+    return {**parts, "train": by_id(np.concatenate([nothing, *left]))}
+
+
+def _ranks(ids: Sequence[str], seed: int) -> np.ndarray:
+    """A random number for each sample, of the seed and its id."""
+    digests = [hashlib.blake2b(_text(seed, name), digest_size=8).digest() for name in ids]
+    return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
+
+
+def _members(ids: Sequence[str], labels: np.ndarray, ranks: np.ndarray) -> dict[int, np.ndarray]:
+    """The samples of each class by rank; equal ranks, which hardly occur, by id."""
+    order = np.argsort(ranks, kind="stable")
+    if (ranks[order[:-1]] == ranks[order[1:]]).any():
+        order = np.array(sorted(range(len(ids)), key=lambda index: (int(ranks[index]), ids[index])), dtype=np.int64)
+    order = order[np.argsort(labels[order], kind="stable")]
+    found, starts = np.unique(labels[order], return_index=True)
+    groups = dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
+    return {label: groups[label] for label in dict.fromkeys(labels.tolist())}
 
 
 def _shares(
     sizes: dict[int, int],
     room: dict[int, int],
     fraction: float,
-    members: dict[int, list[int]],
-    ranks: list[bytes],
+    members: dict[int, np.ndarray],
+    ranks: np.ndarray,
 ) -> dict[int, int]:
     """How many of each class, by largest remainder; ties go by the hash of the class's first sample."""
     counts = {label: min(int(size * fraction), room[label]) for label, size in sizes.items()}
@@ -85,7 +107,7 @@ def _shares(
         sizes,
         key=lambda label: (
             -(sizes[label] * fraction - int(sizes[label] * fraction)),
-            ranks[members[label][0]],
+            int(ranks[members[label][0]]),
         ),
     )
     for label in by_remainder:

@@ -3,8 +3,10 @@
 import base64
 import html
 import io
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -125,3 +127,24 @@ def thumbnail(pixels: np.ndarray) -> str:
     image.save(stream, "PNG" if tiny else "JPEG")
     address = data_address(stream.getvalue(), "png" if tiny else "jpeg")
     return f'<img alt="" class="{"tiny" if tiny else ""}" src="{address}">'
+
+
+def picture(light: bytes, dark: bytes, description: str) -> str:
+    """A drawing in the colours of the page it is on. light, dark: PNGs."""
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{data_address(dark, "png")}">'
+        f'<img alt="{text(description)}" src="{data_address(light, "png")}"></picture>'
+    )
+
+
+def write(path: Path, content: bytes | None) -> None:
+    """Whole or not at all. What an earlier report left and this one has not would contradict it, and goes."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,345 @@
+"""`vitrail serve` under load: throughput against the predictor's own, latency, overload, and LitServe beside it.
+
+    python bench/serve.py [--seconds 30] [--clients 32] [--model MODEL] [--photos FOLDER] [--json bench/serve.json]
+    python bench/serve.py --litserve /path/to/python      # a Python that has litserve and vitrail[serve]:
+        python -m venv /tmp/peer && /tmp/peer/bin/pip install -c constraints.txt -e ".[serve]" && \
+            /tmp/peer/bin/pip install litserve
+
+Clients are closed loops: each sends its next image when it has the answer to the last. They share the processors with
+the server, as everything here does. The overload is open: images come at four times the rate that was measured,
+whatever the answers are.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+@dataclass
+class Outcome:
+    """What the clients saw."""
+
+    seconds: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+    latencies: list[float] = field(default_factory=list)
+    """Of the answers with status 200."""
+    broken: list[str] = field(default_factory=list)
+    """Connections that ended without an answer."""
+
+    @property
+    def throughput(self) -> float:
+        return self.statuses[200] / self.seconds
+
+    def quantile(self, share: float) -> float:
+        return float(np.quantile(self.latencies, share)) if self.latencies else float("nan")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": round(self.seconds, 2),
+            "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
+            "broken": len(self.broken),
+            "images_per_second": round(self.throughput, 1),
+            "p50_ms": round(1000 * self.quantile(0.5), 1),
+            "p99_ms": round(1000 * self.quantile(0.99), 1),
+        }
+
+
+class Client:
+    """One connection that is kept. Bare HTTP/1.1: a client library would take more of the processors than it."""
+
+    def __init__(self, port: int):
+        self.port = port
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, request: bytes) -> tuple[int, bytes]:
+        if self.streams is None:
+            self.streams = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = self.streams
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head[9:12])
+        lower = head.lower()
+        length = int(lower.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        body = await reader.readexactly(length)
+        if b"connection: close" in lower:
+            self.close()
+        return status, body
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+            self.streams = None
+
+
+def post(path: str, body: bytes, kind: str = "image/jpeg") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def timed(client: Client, request: bytes, outcome: Outcome) -> None:
+    start = time.perf_counter()
+    try:
+        status, _ = await client.send(request)
+    except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+        outcome.broken.append(repr(error))
+        client.close()
+        return
+    outcome.statuses[status] += 1
+    if status == 200:
+        outcome.latencies.append(time.perf_counter() - start)
+
+
+async def closed_loop(port: int, requests: Sequence[bytes], clients: int, seconds: float) -> Outcome:
+    outcome, end = Outcome(), time.perf_counter() + seconds
+
+    async def loop(number: int) -> None:
+        client, count = Client(port), number
+        while time.perf_counter() < end:
+            await timed(client, requests[count % len(requests)], outcome)
+            count += clients
+        client.close()
+
+    start = time.perf_counter()
+    await asyncio.gather(*(loop(number) for number in range(clients)))
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: float) -> Outcome:
+    """So many a second, whatever becomes of them; connections are kept and made as needed."""
+    outcome, idle, tasks = Outcome(), [], set()
+
+    async def one(request: bytes) -> None:
+        client = idle.pop() if idle else Client(port)
+        await timed(client, request, outcome)
+        idle.append(client)
+
+    start, count = time.perf_counter(), 0
+    while (now := time.perf_counter() - start) < seconds:
+        while count < now * rate:
+            task = asyncio.ensure_future(one(requests[count % len(requests)]))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            count += 1
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*tasks)
+    outcome.seconds = time.perf_counter() - start
+    for client in idle:
+        client.close()
+    return outcome
+
+
+@contextlib.contextmanager
+def process(command: Sequence[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    with log.open("w") as stream:
+        started = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stream, text=True, env={**os.environ, **environment}
+        )
+    try:
+        yield started
+    finally:
+        started.send_signal(signal.SIGTERM)
+        try:
+            started.wait(20)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+        assert started.stdout is not None
+        started.stdout.close()
+
+
+def wait_ready(url: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"{url} did not answer 200 within {seconds} seconds")
+
+
+@contextlib.contextmanager
+def served(models: Sequence[str], log: Path, *options: str) -> Iterator[int]:
+    """`vitrail serve` as its own process, ready; yields the port."""
+    command = [sys.executable, "-m", "vitrail", "serve", *models, "--port", "0", "--json", *options]
+    with process(command, log) as started:
+        assert started.stdout is not None
+        text = ""
+        while not text.rstrip().endswith("}"):
+            line = started.stdout.readline()
+            if not line:
+                raise RuntimeError(f"vitrail serve ended: {log.read_text()[-2000:]}")
+            text += line
+        port = int(json.loads(text)["url"].rpartition(":")[2])
+        wait_ready(f"http://127.0.0.1:{port}/v2/health/ready")
+        yield port
+
+
+def photos(folder: Path | None, count: int = 64) -> list[bytes]:
+    """JPEG files of a folder; else drawn ones of about the size and the bytes of ImageNet's."""
+    if folder is not None:
+        return [path.read_bytes() for path in sorted(folder.rglob("*.jp*g"))[:count]]
+    random, drawn = np.random.default_rng(0), []
+    for _ in range(count):
+        coarse = Image.fromarray(random.integers(0, 255, (24, 32, 3), dtype=np.uint8))
+        pixels = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)).astype(int)
+        stream = io.BytesIO()
+        noisy = np.clip(pixels + random.normal(0, 8, pixels.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(stream, "JPEG", quality=90)
+        drawn.append(stream.getvalue())
+    return drawn
+
+
+def predictor_throughput(model: str, images: Sequence[bytes], seconds: float, batch: int) -> tuple[float, float]:
+    """Images a second of the predictor on bytes in memory, and of its engine on arrays that are prepared already."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from vitrail.inference.choose import open_engine
+    from vitrail.inference.predictor import Predictor, default_workers
+
+    engine = open_engine(model, "torch", workers=default_workers(single=False))
+    predictor = Predictor(engine, batch)
+    predictor.predict(images[:batch])
+    done, start = 0, time.perf_counter()
+    while (took := time.perf_counter() - start) < seconds:
+        done += len(predictor.predict(list(images) * 2))
+    whole = done / took
+    prepared = np.zeros((batch, *engine.facts.input_shape), np.float32)
+    start = time.perf_counter()
+
+    def work(_: int) -> int:
+        count = 0
+        while time.perf_counter() - start < seconds:
+            engine.logits(prepared)
+            count += batch
+        return count
+
+    with engine.running(), ThreadPoolExecutor(engine.workers) as pool:
+        total = sum(pool.map(work, range(engine.workers)))
+    return whole, total / (time.perf_counter() - start)
+
+
+PEER = """
+import sys
+import litserve
+from fastapi import Request
+from vitrail.inference.choose import open_engine
+from vitrail.inference.predictor import Normaliser
+from vitrail.data.transforms import EvaluationTransform
+from vitrail.serving.predictions import guesses
+import numpy as np
+
+class API(litserve.LitAPI):
+    def setup(self, device):
+        self.engine = open_engine(sys.argv[1], "torch", workers=1)
+        self.transform = EvaluationTransform(self.engine.facts.preprocessing)
+        self.normalise = Normaliser(self.engine.facts.preprocessing)
+    async def decode_request(self, request: Request):
+        return await request.body()
+    def batch(self, inputs):
+        return self.normalise(np.stack([self.transform(each) for each in inputs]))
+    def predict(self, images):
+        return self.engine.logits(images)
+    def unbatch(self, output):
+        return list(output)
+    def encode_response(self, output):
+        return {"top": guesses(output, self.engine.facts, 5)}
+
+if __name__ == "__main__":
+    api = API(max_batch_size=int(sys.argv[3]), batch_timeout=0.002)
+    litserve.LitServer(api, accelerator="cpu", workers_per_device=int(sys.argv[4])).run(
+        port=int(sys.argv[2]), num_api_servers=1, generate_client_file=False, log_level="error"
+    )
+"""
+
+
+def run_peer(
+    python: str, folder: Path, model: str, images: Sequence[bytes], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """The better of one worker with all processors and one worker a processor."""
+    (folder / "peer.py").write_text(PEER)
+    found = []
+    for workers in (1, os.cpu_count() or 1):
+        port = 18_923 + workers
+        command = [python, str(folder / "peer.py"), model, str(port), str(arguments.batch), str(workers)]
+        with process(command, folder / "peer.log"):
+            wait_ready(f"http://127.0.0.1:{port}/health", 120)
+            requests = [post("/predict", image, "application/octet-stream") for image in images]
+            asyncio.run(closed_loop(port, requests, arguments.clients, 3))
+            found.append(asyncio.run(closed_loop(port, requests, arguments.clients, arguments.seconds)))
+    return max(found, key=lambda outcome: outcome.throughput).to_json()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a bundle or run; a Ti/16 with random weights where none is given")
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--litserve", help="a Python that has litserve and vitrail")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    images = photos(arguments.photos)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = arguments.model or str(folder / "model")
+        if not arguments.model:
+            import vitrail
+
+            vitrail.save(vitrail.create("Ti/16"), model)
+        result = measure(model, images, folder, arguments)
+        if arguments.litserve:
+            result["litserve"] = run_peer(arguments.litserve, folder, model, images, arguments)
+            ratio = result["load"]["images_per_second"] / result["litserve"]["images_per_second"]
+            result["ratio_to_litserve"] = round(ratio, 3)
+    text = json.dumps(result, indent=2)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+
+
+def measure(model: str, images: Sequence[bytes], folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    requests = [post("/predict", image) for image in images]
+    whole, bare = predictor_throughput(model, images, min(10.0, arguments.seconds), arguments.batch)
+    with served([model], folder / "serve.log", "--max-batch", str(arguments.batch)) as port:
+        asyncio.run(closed_loop(port, requests, arguments.clients, 3))
+        load = asyncio.run(closed_loop(port, requests, arguments.clients, arguments.seconds))
+        overload = asyncio.run(open_loop(port, requests, 4 * load.throughput, arguments.seconds / 3))
+        recovered = asyncio.run(closed_loop(port, requests, arguments.clients, 2))
+    return {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors",
+        "clients": arguments.clients,
+        "predictor_images_per_second": round(whole, 1),
+        "engine_images_per_second": round(bare, 1),
+        "load": load.to_json(),
+        "ratio_to_predictor": round(load.throughput / whole, 3),
+        "ratio_to_engine": round(load.throughput / bare, 3),
+        "p99_over_clients_by_throughput": round(load.quantile(0.99) * load.throughput / arguments.clients, 3),
+        "overload": overload.to_json(),
+        "goodput_over_peak": round(overload.throughput / load.throughput, 3),
+        "after_overload": recovered.to_json(),
+    }
+
+
+if __name__ == "__main__":
+    main()

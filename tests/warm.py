@@ -1,0 +1,125 @@
+"""Runs commands and blocks of Python in processes forked from one that has imported torch already.
+
+A command of this package takes two seconds to import what it needs, and the pages of docs show more than a hundred of
+them. Each still runs in a process of its own, from its arguments to its exit status; only the imports are shared.
+"""
+
+import io
+import multiprocessing
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["tests.preloaded"])
+SHELL = set("|&;<>$`*?(){}")
+"""What only a shell understands; a line with any of it is given to one."""
+
+
+def run(*arguments: str, cwd: Path | str | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """`vitrail ARGUMENTS` in a process of its own: its exit status, and what it wrote to both streams."""
+    with tempfile.TemporaryDirectory() as folder:
+        streams = Path(folder) / "stdout", Path(folder) / "stderr"
+        process = _started(Path(cwd or Path.cwd()), streams, list(arguments))
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(arguments, timeout)
+        out, err = (stream.read_text(encoding="utf-8", errors="replace") for stream in streams)
+        return subprocess.CompletedProcess(arguments, process.exitcode, out, err)
+
+
+class Page:
+    """A folder in which blocks run one after the other. Python blocks share their names, as for a reader who types
+    them in; `log` is what was printed so far."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.log = folder, folder.parent / f"{folder.name}.log"
+        self.log.touch()
+        self._python: tuple[multiprocessing.Process, Connection] | None = None
+
+    def command(self, line: str) -> int:
+        """Run `vitrail ...`; its exit status."""
+        line = line.partition(" #")[0]
+        if SHELL & set(line):
+            environment = {**os.environ, "PATH": _path()}
+            with self.log.open("a") as log:
+                command = ["bash", "-c", line]
+                return subprocess.run(command, cwd=self.folder, env=environment, stdout=log, stderr=log).returncode
+        process = _started(self.folder, (self.log, self.log), shlex.split(line)[1:])
+        process.join()
+        return process.exitcode or 0
+
+    def python(self, text: str) -> int:
+        """Run a block of Python; 0 if nothing was raised."""
+        if self._python is None:
+            ours, theirs = _FORKED.Pipe()
+            process = _FORKED.Process(target=_blocks, args=(self.folder, (self.log, self.log), theirs))
+            process.start()
+            theirs.close()
+            self._python = process, ours
+        process, pipe = self._python
+        pipe.send(text)
+        try:
+            return pipe.recv()
+        except EOFError:
+            process.join()
+            return process.exitcode or 1
+
+    def close(self) -> None:
+        if self._python is not None:
+            process, pipe = self._python
+            pipe.close()
+            process.join(60)
+
+
+def _started(folder: Path, streams: tuple[Path, Path], arguments: list[str]) -> multiprocessing.Process:
+    process = _FORKED.Process(target=_command, args=(folder, streams, arguments, dict(os.environ)))
+    process.start()
+    return process  # pyright: ignore[reportReturnType]
+
+
+def _path() -> str:
+    """Where `vitrail` is found, whoever runs the tests."""
+    return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def _settle(folder: Path, streams: tuple[Path, Path]) -> None:
+    """In the process's folder, with its streams in files."""
+    os.chdir(folder)
+    os.environ["PATH"] = _path()
+    for number, path in enumerate(streams, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), number)
+    sys.stdin = io.StringIO()
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+
+
+def _command(folder: Path, streams: tuple[Path, Path], arguments: list[str], environment: dict[str, str]) -> None:
+    from vitrail.cli import main
+
+    os.environ.clear()
+    os.environ.update(environment)
+    _settle(folder, streams)
+    main(arguments)
+
+
+def _blocks(folder: Path, streams: tuple[Path, Path], pipe: Connection) -> None:
+    _settle(folder, streams)
+    names: dict[str, object] = {"__name__": "__main__"}
+    while True:
+        try:
+            text = pipe.recv()
+        except EOFError:
+            return
+        try:
+            exec(compile(text, "<page>", "exec"), names)
+            pipe.send(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            pipe.send(1)

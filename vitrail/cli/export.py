@@ -1,0 +1,137 @@
+"""`vitrail export MODEL --to onnx --out FILE`: a model for other engines, with a measured gate."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from vitrail.cli import emit_json, note
+from vitrail.errors import UserError
+
+CALIBRATION = 64
+"""Images that --calibrate looks at."""
+
+
+def command(
+    model: Annotated[str, tyro.conf.Positional],
+    *,
+    out: Path,
+    to: Literal["onnx", "openvino", "torch"] = "onnx",
+    check: str | None = None,
+    max_drop: float = 1.0,
+    int8: bool = False,
+    calibrate: str | None = None,
+    merge_tokens: int = 0,
+    fast: bool = False,
+    opset: int = 20,
+    overwrite: bool = False,
+    model_name: Annotated[str | None, tyro.conf.arg(name="model")] = None,
+    image_size: tuple[int, int] | int | None = None,
+    preprocessing: Literal["imagenet", "half"] | None = None,
+    labels: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Write a model for ONNX Runtime, OpenVINO or torch.export: any batch, logits and features.
+
+    Preprocessing and class names travel inside the file, so vitrail predict runs it without torch. With --check both
+    models are run on a data set; where accuracy falls too far, nothing is written.
+
+    Args:
+        model: A bundle, a run folder, a weights file, or hf:owner/name.
+        out: The file: .onnx, .xml for openvino (its weights lie beside it, .bin), .pt2 for torch.
+        to: The format.
+        check: A data set to compare accuracy, agreement and speed on: digits, a folder of class folders, ...
+        max_drop: Points of top-1 that may be lost on --check.
+        int8: Matrix products in 8 bits: a quarter of the size, and faster (ONNX only).
+        calibrate: With --int8: a data set to measure the ranges on once, in place of each time the model runs.
+        merge_tokens: Patches that each layer joins with their likes: fewer tokens, faster, a little less accurate.
+        fast: Search --int8, --merge-tokens and engines together for the fastest within --max-drop; needs --check.
+        opset: The version of ONNX's operators.
+        overwrite: Replace what is there.
+        model_name: The model's name (such as B/16), where a weights file cannot say.
+        image_size: Export for another image size: positions are interpolated.
+        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
+        labels: A file of class names.
+        json: Print one JSON document.
+    """
+    from vitrail.checkpoints.load import load
+    from vitrail.inference.checking import Comparison, compare, refuse_drop
+    from vitrail.inference.engines import Engine
+    from vitrail.inference.engines.torch import TorchEngine
+    from vitrail.inference.lighter import export_fastest, export_lighter
+
+    if not 18 <= opset <= 23:
+        raise UserError(f"--opset must be from 18 to 23, not {opset}")
+    if fast and (check is None or to != "onnx"):
+        raise UserError("--fast writes ONNX and needs images to hold accuracy on: give --to onnx and --check SRC")
+    if fast and (int8 or merge_tokens):
+        raise UserError("--fast chooses --int8 and --merge-tokens itself: leave them out")
+    if calibrate is not None and not int8:
+        raise UserError("--calibrate goes with --int8")
+    loaded = load(model, model=model_name, image_size=image_size, preprocessing=preprocessing, labels=labels)
+    for line in loaded.card.notes:
+        note(line)
+    found: list[Comparison] = []
+
+    def accept(engine: Engine) -> None:
+        if check is not None:
+            found.append(compare(TorchEngine(loaded), engine, check))
+            refuse_drop(found[0], max_drop)
+
+    if fast:
+        assert check is not None
+        written, outcome = export_fastest(loaded, out, check, max_drop=max_drop, overwrite=overwrite, say=note)
+        note(f"chosen: {outcome.chosen.candidate}, {outcome.chosen.speedup:.2f} x, {outcome.drop:.2f} points lost")
+        found.append(compare(TorchEngine(loaded), _engine(written.files[0], outcome.chosen.candidate.engine), check))
+    else:
+        written = export_lighter(
+            loaded,
+            out,
+            to,
+            merge_tokens=merge_tokens,
+            int8=int8,
+            calibration=None if calibrate is None else _images(loaded, calibrate),
+            opset=opset,
+            overwrite=overwrite,
+            accept=accept,
+        )
+    if json:
+        size = sum(file.stat().st_size for file in written.files)
+        document: dict[str, Any] = {"files": [str(file) for file in written.files], "to": to, "bytes": size}
+        emit_json({**document, "check": found[0].to_json() if found else None})
+        return
+    for file in written.files:
+        print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+    if len(written.files) > 1:
+        print(f"keep them together: {written.files[0].name} names the other by its place")
+    for each in found:
+        print(f"checked on {each.n} images of {check}, {each.skipped} skipped")
+        print(f"  top-1      {each.top1_before:.2%} -> {each.top1_after:.2%}")
+        print(f"  agreement  {each.agreement:.2%}")
+        print(f"  images/s   {each.images_per_second_before:.1f} -> {each.images_per_second_after:.1f}")
+
+
+def _engine(path: Path, name: str) -> Any:
+    if name == "openvino":
+        from vitrail.inference.engines.openvino import OpenVinoEngine
+
+        note(f"run it with vitrail predict {path} --engine openvino")
+        return OpenVinoEngine(path)
+    from vitrail.inference.engines.onnxruntime import OnnxEngine
+
+    return OnnxEngine(path)
+
+
+def _images(model: Any, data: str) -> Iterator[Any]:
+    """Prepared images to calibrate on: what the model trains on, or what there is, and no more than are of use."""
+    from vitrail.data import open_source
+    from vitrail.data.loader import EvaluationLoader
+
+    source = open_source(data)
+    split = source.splits.get("train") or source.all
+    every = max(1, len(split) // CALIBRATION)
+    chosen = split.subset(range(0, len(split), every)[:CALIBRATION])
+    for batch in EvaluationLoader(chosen, model.card.preprocessing, batch_size=8):
+        if len(batch):
+            yield batch.images.numpy()

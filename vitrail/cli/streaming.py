@@ -1,0 +1,184 @@
+"""What `predict` and `embed` share: inputs, an engine, and rows that stream to a writer under a progress bar."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from vitrail.cli import emit_json, note
+from vitrail.errors import UserError
+from vitrail.inference.choose import MANY, Loading, Say, open_engine
+from vitrail.inference.inputs import STDIN, Input, find
+from vitrail.inference.outputs import Row, Writer, shares_folder, writable
+from vitrail.inference.predictor import Predictor, default_workers
+from vitrail.launched import started_together
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked for: pictures, and what is to run over them."""
+
+    model: str
+    paths: tuple[str, ...]
+    engine: str | None
+    loading: Loading
+    batch_size: int
+    workers: int | None
+
+
+@dataclass
+class Job:
+    """The work, opened: everything that a stream of rows needs."""
+
+    inputs: Iterator[Input]
+    predictor: Predictor
+
+    @property
+    def engine(self) -> str:
+        return self.predictor.engine.name
+
+    def unseen(self, writer: Writer) -> Iterator[Input]:
+        """The inputs that the writer has no row of."""
+        if not len(writer.seen):
+            return self.inputs
+        return (each for each in self.inputs if each.path is None or writable(each.path) not in writer.seen)
+
+
+class OpenWriter(Protocol):
+    def __call__(self, job: Job, path: Path, *, resume: bool, overwrite: bool) -> Writer: ...
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file, and what goes into it."""
+
+    path: Path
+    resume: bool
+    overwrite: bool
+    writer: OpenWriter
+    rows: Callable[[Job, Iterable[Input]], Iterable[list[Row]]]
+    """One for each input, in their order."""
+
+
+@dataclass
+class Done:
+    n: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    resumed: int = 0
+    """Rows that were there already."""
+    first: bool = True
+    """Whether this process is the one that speaks."""
+
+    @property
+    def speed(self) -> float:
+        return self.n / self.seconds if self.seconds else 0.0
+
+    @classmethod
+    def of_all(cls, parts: Sequence["Done"], resumed: int, first: bool) -> "Done":
+        """What processes did side by side."""
+        n, errors = sum(each.n for each in parts), sum(each.errors for each in parts)
+        return cls(n, errors, max(each.seconds for each in parts), resumed, first)
+
+
+def open_job(work: Work, say: Say = lambda _: None) -> Job:
+    """The engine is opened when it is known how much there is to do: one picture, some, or many."""
+    if not work.paths:
+        raise UserError("give pictures: files, folders, globs, archives, or - for a list on stdin")
+    if work.workers is not None and work.workers < 1:
+        raise UserError(f"--workers must be at least 1, not {work.workers}")
+    inputs = find(work.paths, sys.stdin.buffer if STDIN in work.paths else None)
+    first = list(islice(inputs, 2))
+    if not first:
+        raise UserError(f"there is no picture in {', '.join(work.paths)}")
+    # The members of an archive come with their bytes, so they are not counted in advance.
+    more = [] if any("::" in (each.path or "") for each in first) else list(islice(inputs, MANY))
+    count = default_workers(single=len(first) == 1) if work.workers is None else work.workers
+    many = len(more) == MANY
+    opened = open_engine(work.model, work.engine, workers=count, loading=work.loading, many=many, say=say)
+    return Job(chain(first, more, inputs), Predictor(opened, work.batch_size))
+
+
+def write(work: Work, output: Output) -> tuple[Job, Done]:
+    """The rows of all inputs into a file, by this process or by all that were started with it."""
+    if started_together() or (output.resume and shares_folder(output.path).exists()):
+        from vitrail.cli import streaming_together
+
+        return streaming_together.write(work, output)
+    job = open_job(work, note)
+    writer = output.writer(job, output.path, resume=output.resume, overwrite=output.overwrite)
+    done = show(writer, output.rows(job, job.unseen(writer)))
+    done.resumed = writer.count
+    return job, done
+
+
+def show(writer: Writer, batches: Iterable[list[Row]], processes: int = 1) -> Done:
+    """Write the rows as they come; whatever stops the job, what is written stays and can be resumed. Progress is that
+    of the first of so many processes; 0: none is shown."""
+    done, start, finished = Done(), time.perf_counter(), False
+    with _Progress(processes) as progress:
+        try:
+            for rows in batches:
+                writer.write(rows)
+                done.n += len(rows)
+                done.errors += sum(row["error"] is not None for row in rows)
+                done.seconds = time.perf_counter() - start
+                progress.update(done)
+            finished = True
+        finally:
+            writer.close(finished)
+    return done
+
+
+def tell(job: Job, done: Done, out: Path, json: bool, **more: Any) -> None:
+    """What was written, in a line or as JSON."""
+    if done.first and json:
+        emit_json(
+            {
+                "out": str(out),
+                "n": done.n,
+                "errors": done.errors,
+                "resumed": done.resumed,
+                "engine": job.engine,
+                "seconds": round(done.seconds, 3),
+                "images_per_second": round(done.speed, 2),
+                **more,
+            }
+        )
+    elif done.first:
+        note(f"{done.n} pictures, {done.errors} unreadable, {done.speed:.1f} images/s ({job.engine}): {out}")
+    check_some(done)
+
+
+def check_some(done: Done) -> None:
+    if done.n and done.errors == done.n:
+        raise UserError("not one of the pictures could be read", said_by_another=not done.first)
+
+
+class _Progress:
+    """Pictures done and images/s on stderr: a line that renews itself on a terminal, one in a while elsewhere."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        self.terminal = sys.stderr.isatty() and processes > 0
+        self.last = time.monotonic()
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def update(self, done: Done) -> None:
+        now = time.monotonic()
+        if not self.processes or now - self.last < (0.2 if self.terminal else 30):
+            return
+        self.last = now
+        text = f"{done.n:,} pictures  {done.speed:.1f} images/s" + f"  {done.errors} unreadable" * bool(done.errors)
+        text += f"  (in the first of {self.processes} processes)" * (self.processes > 1)
+        start, end = ("\r\x1b[K", "") if self.terminal else ("", "\n")
+        print(f"{start}{text}", end=end, file=sys.stderr, flush=True)

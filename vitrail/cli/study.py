@@ -1,0 +1,96 @@
+"""`vitrail study NAME --out DIR`: a sweep of trainings, with a table, a picture and what follows from them."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from vitrail.cli import emit_json, note
+from vitrail.errors import UserError
+
+
+def command(
+    name: Annotated[str, tyro.conf.Positional] = "",
+    *,
+    out: Path | None = None,
+    data: str | None = None,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int | None = None,
+    model: str = "",
+    tasks: tuple[str, ...] = (),
+    steps: int | None = None,
+    batch_size: int | None = None,
+    image_size: int | None = None,
+    json: bool = False,
+) -> None:
+    """Run one of the paper's studies at a scale that fits this machine. Without a name: the list of them.
+
+    A study that was stopped goes on where it was when it is started again; what is done is not done again.
+
+    Args:
+        name: data-size, compute, positions, pooling, shape, self-supervised or vtab.
+        out: The study's folder (default: studies/NAME).
+        data: The data set; without it the embedded mnist5k. The full versions are meant for Fashion-MNIST or CIFAR-10.
+        quick: A smaller version, under ten minutes on two cores.
+        seeds: Trainings of each kind (default 3, quick 2).
+        jobs: Trainings at a time, each with its share of the processors (default: one a processor).
+        model: Of vtab: the model to start from.
+        tasks: Of vtab: the data sets, each a folder or another source with a test split.
+        steps: Of vtab: fine-tuning steps (default: the paper's 2,500).
+        batch_size: Of vtab: images a step (default: the paper's 512).
+        image_size: Of vtab: pixels (default: the paper's 384).
+        json: Print one JSON document.
+    """
+    from vitrail.studies.catalogue import NAMES, describe, study
+    from vitrail.studies.runner import Stopped, run
+    from vitrail.studies.study import summary
+
+    if not name:
+        if json:
+            emit_json([{"name": each, "about": describe(each)} for each in NAMES])
+        else:
+            width = max(map(len, NAMES))
+            print("\n".join(f"{each:<{width}}  {describe(each)}" for each in NAMES))
+        return
+    if name == "vtab":
+        from vitrail.studies.vtab import vtab
+
+        chosen = vtab(model, tasks, seeds or 3, steps, batch_size, image_size)
+    elif model or tasks or steps or batch_size or image_size:
+        raise UserError(f"--model, --tasks, --steps, --batch-size and --image-size belong to vtab, not to {name}")
+    else:
+        chosen = study(name, data, quick, seeds)
+    folder = out or Path("studies") / chosen.name
+    note(f"{chosen.title}: {len(chosen.rows)} trainings into {folder}")
+    try:
+        outcome = run(chosen, folder, jobs or os.cpu_count() or 1, note)
+    except Stopped as stopped:
+        note(f"{stopped}: what is done is kept; the same command goes on")
+        sys.exit(stopped.status)
+    sentences = chosen.conclude(outcome) if outcome.results else []
+    if json:
+        points = [
+            {**each.factors, "mean": each.mean, "std": each.spread, "seeds": len(each.values)}
+            for each in outcome.points()
+        ]
+        emit_json(
+            {
+                "study": chosen.name,
+                "out": str(folder),
+                "points": points,
+                "conclusion": sentences,
+                "failed": outcome.failed,
+            }
+        )
+    else:
+        heads, lines = summary(outcome)
+        widths = [max(len(row[index]) for row in [heads, *lines]) for index in range(len(heads))]
+        for row in [heads, *lines]:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print("\n" + "\n".join(sentences))
+        print(f"\nreport: {folder / 'report.html'}")
+    if outcome.failed:
+        sys.exit(2)

@@ -1,0 +1,109 @@
+"""What is in a tar file that nobody indexed: one pass over its headers.
+
+Only images and labels (.cls, .json, .txt) are ever read; pickled members (.pkl, .pyd, .pth) never are.
+"""
+
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.decode import EXTENSIONS
+from vitrail.data.sources.shard_index import LONGEST, Rows, Shard
+from vitrail.errors import UserError
+
+_LABELS = (".cls", ".json", ".txt")
+_PICKLES = (".pkl", ".pickle", ".pyd", ".pth", ".pt")
+_MAX_LABEL_BYTES = 1 << 20
+_JSON_KEYS = ("label", "cls", "class", "class_name", "class_id", "target")
+
+
+@dataclass
+class _Entry:
+    key: str
+    offset: int = -1
+    size: int = 0
+    label: int | str | None = None
+    label_rank: int = len(_LABELS)
+
+
+def scan(path: Path, name: str, state: tuple[int, str], where: str) -> tuple[Shard, Rows]:
+    """The shard's entry for an index, and the rows of its samples; their column `shard` is left at 0."""
+    entries: dict[str, _Entry] = {}
+    pickled = 0
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for info in archive:
+                pickled += _note(archive, info, entries, where)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise UserError(f"{where} is not a readable plain tar file ({error}); write or fetch it again") from error
+    whole = [entry for entry in entries.values() if entry.offset >= 0]
+    labels = [entry.label for entry in whole]
+    rows = Rows(
+        np.zeros(len(whole), np.int32),
+        [entry.key for entry in whole],
+        np.array([entry.offset for entry in whole], dtype=np.int64),
+        np.array([entry.size for entry in whole], dtype=np.int64),
+        np.array([label if isinstance(label, int) else -1 for label in labels], dtype=np.int64),
+        [label if isinstance(label, str) else None for label in labels],
+    )
+    size, version = state
+    try:
+        shard = Shard(name, size, None, version, pictureless=len(entries) - len(whole), pickled=pickled)
+    except ValueError as error:
+        raise UserError(f"{where} cannot be indexed: {error}; rename it") from error
+    return shard, rows
+
+
+def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, entries: dict[str, _Entry], where: str) -> int:
+    """Enter one tar member into the index; 1 if it is a pickle, which is passed over."""
+    folder, _, base = info.name.rpartition("/")
+    if not info.isreg() or info.issparse() or base.startswith("."):
+        return 0
+    stem, _, ending = base.partition(".")
+    ending = "." + ending.lower()
+    if ending.endswith(_PICKLES):
+        return 1
+    is_image, is_label = "." + ending.rpartition(".")[2] in EXTENSIONS, ending in _LABELS
+    if not is_image and not is_label:
+        return 0
+    key = "/".join(part for part in (folder.strip("./"), stem) if part)
+    key = key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")  # names need not be valid text
+    if len(key.encode()) > LONGEST:
+        raise UserError(f"{where}: a sample's name is {len(key)} characters long")
+    entry = entries.setdefault(key, _Entry(key))
+    if is_image and entry.offset < 0:
+        entry.offset, entry.size = info.offset_data, info.size
+    elif is_image:
+        raise UserError(f"{where}: the sample {stem!r} has two images; give each sample a name of its own")
+    elif _LABELS.index(ending) < entry.label_rank:
+        label = _label(archive, info, ending, f"{where}: {info.name}")
+        if label is not None:
+            entry.label, entry.label_rank = label, _LABELS.index(ending)
+    return 0
+
+
+def _label(archive: tarfile.TarFile, info: tarfile.TarInfo, ending: str, where: str) -> int | str | None:
+    """A number or a name; .cls before .json before .txt where a sample has several."""
+    stream = archive.extractfile(info)
+    if stream is None or info.size > _MAX_LABEL_BYTES:
+        raise UserError(f"{where} is too large to be a label")
+    try:
+        text = stream.read().decode("utf-8").strip()
+        if ending != ".json":
+            document = int(text) if text.isascii() and text.lstrip("-").isdigit() else text or None
+        else:
+            document = json.loads(text)
+            if isinstance(document, dict):
+                document = next((document[key] for key in _JSON_KEYS if key in document), None)
+        if isinstance(document, str) and len(document.encode()) > LONGEST:  # fails on JSON that spells what is no text
+            raise ValueError("it is too long for the name of a class")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} cannot be read as a label: {error}") from error
+    if document is None or (isinstance(document, int | str) and not isinstance(document, bool)):
+        if isinstance(document, int) and not -(1 << 63) <= document < 1 << 63:
+            raise UserError(f"{where}: the number {str(document)[:40]} is not a class")
+        return document
+    raise UserError(f"{where} must hold a number or a name under one of {', '.join(_JSON_KEYS)}")

@@ -1,0 +1,1 @@
+"""Pictures and pages: what every report of ours is made of. No torch here."""

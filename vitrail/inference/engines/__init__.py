@@ -1,0 +1,87 @@
+"""What executes a model: PyTorch, ONNX Runtime or OpenVINO behind one small interface.
+
+    engine.logits(images)      float32 [batch, channels, rows, columns] -> float32 [batch, num_classes]
+    engine.features(images)    the same -> float32 [batch, features_width]
+
+Several threads may call an engine at once; it was made for `workers` of them and shares the processors among them.
+"""
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+
+from vitrail.errors import UserError
+from vitrail.inference.engines.facts import Facts
+from vitrail.launched import available_processors
+
+Name = Literal["torch", "onnxruntime", "openvino"]
+NAMES: tuple[Name, ...] = get_args(Name)
+
+
+class Engine(Protocol):
+    name: str
+    facts: Facts
+    workers: int
+    """How many threads it is ready to be called by at once."""
+
+    def logits(self, images: np.ndarray) -> np.ndarray: ...
+
+    def features(self, images: np.ndarray) -> np.ndarray: ...
+
+    def running(self) -> AbstractContextManager[None]:
+        """Wrap what calls the engine from many threads: settings it needs meanwhile are put back afterwards."""
+        ...
+
+
+class ExportedEngine(ABC):
+    """What engines of exported files share: outputs by name, and threads that need no settings."""
+
+    facts: Facts
+    outputs: frozenset[str]
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        require_head(self.facts)
+        return self._checked("logits", images)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        return self._checked("features", images)
+
+    def running(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _checked(self, output: str, images: np.ndarray) -> np.ndarray:
+        if output not in self.outputs:
+            raise UserError(f"the exported model has no output {output!r}; make it again with vitrail export")
+        return self.run(output, images)
+
+    @abstractmethod
+    def run(self, output: str, images: np.ndarray) -> np.ndarray: ...
+
+
+def processors() -> int:
+    """How many there are for us: those we may run on, or fewer where OMP_NUM_THREADS says so."""
+    available = available_processors()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(available, int(wanted))) if wanted.isdigit() else available
+
+
+def package(name: str) -> Any:
+    """An engine's package, or a sentence about how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f'the package {name} is not installed: pip install "vitrail[export]"') from error
+
+
+def require_head(facts: Facts) -> None:
+    if not facts.config.num_classes:
+        raise UserError("the model has no head, so it knows no classes; vitrail embed gives its features")
+
+
+def first_line(error: BaseException) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) < 160 else text[:157] + "..."

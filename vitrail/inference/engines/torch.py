@@ -1,0 +1,49 @@
+"""PyTorch: any model, in memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitrail.inference.engines import processors, require_head
+from vitrail.inference.engines.facts import Facts
+
+
+class TorchEngine:
+    """Any module with `config`, `card` and `features`: ours, or one made from it."""
+
+    name = "torch"
+
+    def __init__(self, model: nn.Module, workers: int = 1) -> None:
+        self.model: Any = model
+        self.facts = Facts.of(self.model.config, self.model.card)
+        self.device = next(model.parameters()).device
+        self.workers = workers
+        # One thread that calls may use what PyTorch is set to; several share the processors.
+        self.threads = torch.get_num_threads() if workers == 1 else max(1, processors() // workers)
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        require_head(self.facts)
+        return self._run(self.model, images)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        return self._run(self.model.features, images)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        threads, training = torch.get_num_threads(), self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(training)
+            torch.set_num_threads(threads)
+
+    @torch.inference_mode()
+    def _run(self, function: Any, images: np.ndarray) -> np.ndarray:
+        if torch.get_num_threads() != self.threads:  # every thread has a number of its own
+            torch.set_num_threads(self.threads)
+        return function(torch.from_numpy(images).to(self.device)).float().cpu().numpy()

@@ -1,0 +1,215 @@
+"""What to predict: files, folders, globs, a list on stdin, archives, or pictures in memory, one after the other.
+
+Everything is a generator, so a million inputs take no memory. What is wrong with one input becomes the error of its
+row; only what was asked for by name and is not there at all is a UserError, before anything starts.
+"""
+
+import glob
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image
+
+from vitrail.data.decode import EXTENSIONS, BadImage
+from vitrail.data.sources.base import MAX_SAMPLE_BYTES
+from vitrail.errors import UserError
+
+STDIN = "-"
+MAX_MEMBER_BYTES = 128 << 20
+"""A larger member of an archive is refused: several of them wait in memory."""
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_ZIPS = (".zip",)
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, KeyError)
+"""What damaged archives raise: RuntimeError for encrypted members, NotImplementedError (one of them) for odd ones."""
+
+Content = bytes | np.ndarray | Image.Image
+
+
+@dataclass(frozen=True)
+class Input:
+    """One picture to come. `read` may raise BadImage; it is called by the thread that decodes."""
+
+    path: str | None
+    read: Callable[[], Content]
+
+
+def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterator[Input]:
+    """The inputs that command-line arguments mean. Arguments are checked at once, their contents lazily."""
+    arguments = [os.fspath(path) for path in paths]
+    for argument in arguments:
+        if argument != STDIN and not os.path.lexists(argument) and not _is_pattern(argument):
+            raise UserError(f"{argument}: there is no such file or folder")
+    return (found for argument in arguments for found in _argument(argument, stdin))
+
+
+def from_memory(images: Any) -> Iterator[Input]:
+    """The inputs that a Python caller means: a picture of any kind, or a list of them.
+
+    Paths (files, folders, globs, archives), bytes of an image file, Pillow images, arrays [rows, columns, channels],
+    tensors [channels, rows, columns]; an array or tensor with one dimension more is a batch.
+    """
+    if isinstance(images, (str, Path)):
+        yield from find([images])
+    elif isinstance(images, (bytes, bytearray, memoryview)):
+        content = bytes(images)
+        yield Input(None, lambda: content)
+    elif isinstance(images, Image.Image):
+        yield Input(getattr(images, "filename", None) or None, lambda: images)
+    elif isinstance(images, np.ndarray):
+        for picture in images if images.ndim == 4 else [images]:
+            yield Input(None, lambda picture=picture: picture)
+    elif hasattr(images, "detach"):  # a tensor, told without importing torch
+        array = images.detach().cpu().numpy()
+        if array.ndim not in (2, 3, 4):
+            raise UserError(f"a tensor of shape {array.shape} is no picture: (channels, rows, columns) is")
+        yield from from_memory(array if array.ndim == 2 else np.moveaxis(array, -3, -1))
+    elif isinstance(images, Iterable):
+        for image in images:
+            yield from from_memory(image)
+    else:
+        raise UserError(f"a {type(images).__name__} is no picture; give a path, bytes, a Pillow image or an array")
+
+
+def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
+    if argument == STDIN:
+        assert stdin is not None
+        for line in stdin:
+            if name := os.fsdecode(line.rstrip(b"\r\n")):
+                yield from _named(name)
+    elif os.path.lexists(argument):
+        yield from _named(argument)
+    else:
+        matches = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207
+        if not matches:
+            raise UserError(f"nothing matches {argument!r}")
+        for name in matches:
+            if Path(name).is_dir() or name.lower().endswith((*EXTENSIONS, *_TARS, *_ZIPS)):
+                yield from _named(name)
+
+
+def _named(name: str) -> Iterator[Input]:
+    """A file, a folder or an archive that exists, or whose row will say that it does not."""
+    lower = name.lower()
+    if Path(name).is_dir():
+        yield from _folder(name)
+    elif lower.endswith(_TARS):
+        yield from _tar(name)
+    elif lower.endswith(_ZIPS):
+        yield from _zip(name)
+    else:
+        yield Input(name, lambda: _read_file(name))
+
+
+def _folder(folder: str) -> Iterator[Input]:
+    """Every visible image below a folder, sorted; links to folders are not followed, so loops cannot happen."""
+    try:
+        with os.scandir(folder) as entries:
+            # Names alone, not entries: a folder may hold a million files.
+            names, folders = [], set()
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.add(entry.name)
+                    names.append(entry.name)
+                elif entry.name.lower().endswith(tuple(EXTENSIONS)):
+                    names.append(entry.name)
+    except OSError as error:
+        yield _broken(folder, f"cannot be read: {error.strerror or error}")
+        return
+    names.sort()
+    for name in names:
+        path = os.path.join(folder, name)  # noqa: PTH118  a Path for each of a million names is slow
+        if name in folders:
+            yield from _folder(path)
+        else:
+            yield Input(path, lambda path=path: _read_file(path))
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise BadImage("is not a regular file")
+            content = stream.read(MAX_SAMPLE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise BadImage(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > MAX_SAMPLE_BYTES:
+        raise BadImage(f"is larger than {MAX_SAMPLE_BYTES >> 20} MB")
+    return content
+
+
+def _tar(archive: str) -> Iterator[Input]:
+    """The images of a tar file in the order they lie there, read as a stream and never written to disk."""
+    try:
+        with tarfile.open(archive, "r|*") as stream:
+            seen: list[tarfile.TarInfo] = getattr(stream, "members")  # noqa: B009  not in the type stubs
+            for info in stream:
+                if info.isreg() and _is_image(info.name):
+                    yield _member(archive, info.name, info.size, lambda info=info: _extract(stream, info))
+                seen.clear()  # it would grow with the archive
+    except _BROKEN as error:
+        yield _broken(archive, f"cannot be read as an archive, or not to its end: {error}")
+
+
+def _extract(stream: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    file = stream.extractfile(info)
+    assert file is not None
+    content = file.read(MAX_MEMBER_BYTES + 1)
+    if len(content) < info.size:
+        raise BadImage("lies beyond the end of its archive, which is cut off")
+    return content
+
+
+def _zip(archive: str) -> Iterator[Input]:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            for info in opened.infolist():
+                if not info.is_dir() and _is_image(info.filename):
+                    yield _member(archive, info.filename, info.file_size, lambda info=info: _unzip(opened, info))
+    except _BROKEN as error:
+        yield _broken(archive, f"cannot be read as an archive: {error}")
+
+
+def _unzip(opened: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    with opened.open(info) as file:
+        return file.read(MAX_MEMBER_BYTES + 1)
+
+
+def _member(archive: str, name: str, claimed: int, read: Callable[[], bytes]) -> Input:
+    """A member's bytes are read now, in order; a header that lies about their number gains nothing."""
+    path = f"{archive}::{name}"
+    too_large = f"is larger than {MAX_MEMBER_BYTES >> 20} MB, the limit inside archives"
+    if claimed > MAX_MEMBER_BYTES:
+        return _broken(path, too_large)
+    try:
+        content = read()
+    except BadImage as error:
+        return _broken(path, str(error))
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:  # this member's fault alone
+        return _broken(path, f"cannot be unpacked: {error}")
+    return _broken(path, too_large) if len(content) > MAX_MEMBER_BYTES else Input(path, lambda: content)
+
+
+def _broken(path: str, reason: str) -> Input:
+    def read() -> Content:
+        raise BadImage(reason)
+
+    return Input(path, read)
+
+
+def _is_image(name: str) -> bool:
+    base = name.rpartition("/")[2]
+    return not base.startswith(".") and base.lower().endswith(tuple(EXTENSIONS))
+
+
+def _is_pattern(argument: str) -> bool:
+    return any(mark in argument for mark in "*?[")

@@ -1,0 +1,302 @@
+"""Everything the report shows of one model, computed once; and the same as numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vitrail.errors import UserError
+from vitrail.insight.attention import class_attention, grid_of
+from vitrail.insight.attention_distance import Distances, attention_distance, rounded
+from vitrail.insight.explorer import Explorer, explore
+from vitrail.insight.features import as_colours, nearest_patches, patch_features
+from vitrail.insight.filters import Filters, described, filters
+from vitrail.insight.images import Given, Images, drawn, expand, spread, spread_first
+from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, usual_windows
+from vitrail.insight.position_similarity import has_positions, locality, position_similarity
+from vitrail.insight.question import Question, class_name, find_class, has_classes
+from vitrail.insight.ranks import rank_correlation
+from vitrail.insight.rollout import gradient_rollout, rollout
+from vitrail.models.cost import cost
+from vitrail.models.positions import Grid
+from vitrail.models.vit import ViT
+
+SHOWN = 6
+"""Images with maps of their own; distances are over all."""
+COMPARED = 24
+"""Images among which nearest patches are looked for."""
+NEIGHBOURS = 5
+OCCLUSION_MACS = 1e12
+"""What the occlusion maps together may cost, in multiply-adds: about a minute on one processor core."""
+FEWEST_WINDOWS = 36
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much of it was done now, how much there is."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Maps:
+    """One image and what the model's answer for it rests on, each map [rows, columns]."""
+
+    id: str
+    name: str
+    """The id without the folder all images are in."""
+    pixels: np.ndarray
+    label: str | None
+    probability: float | None
+    attention: np.ndarray
+    """[steps, heads, rows, columns] of what the classifier reads."""
+    rollout: np.ndarray
+    gradient: np.ndarray
+    occlusion: np.ndarray | None
+
+    def to_json(self) -> dict[str, Any]:
+        hidden = self.occlusion
+        return {
+            "image": self.id,
+            "class": self.label,
+            "probability": None if self.probability is None else round(self.probability, 4),
+            "rollout_and_gradient": rank_correlation(self.rollout, self.gradient),
+            "rollout_and_occlusion": None if hidden is None else rank_correlation(self.rollout, hidden),
+            "gradient_and_occlusion": None if hidden is None else rank_correlation(self.gradient, hidden),
+            "rollout": rounded(self.rollout, 6),
+            "gradient_rollout": rounded(self.gradient, 6),
+            "occlusion": None if hidden is None else rounded(hidden, 5),
+        }
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A patch, and those of other images that are most like it: places are (image, row, column)."""
+
+    query: tuple[int, int, int]
+    places: np.ndarray
+    cosines: np.ndarray
+
+
+@dataclass(frozen=True)
+class Merging:
+    """How the patches of an image would be merged, were tokens merged: found out by a part that knows how."""
+
+    per_layer: int
+    groups: Callable[[ViT, Tensor], np.ndarray]
+    """Prepared images -> [images, rows, columns]: the same number for patches that end in one token."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    model: ViT
+    grid: Grid
+    images: Images
+    drawn: bool
+    filters: Filters
+    similarity: np.ndarray | None
+    distances: Distances
+    maps: list[Maps]
+    windows: Windows | None
+    colours: np.ndarray
+    explained: np.ndarray
+    neighbours: list[Neighbours]
+    explorer: Explorer
+    merging: Merging | None = None
+    groups: np.ndarray | None = None
+    """[images, rows, columns] of those with maps."""
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """What numbers.json holds."""
+        config = self.model.config
+        maps = [each.to_json() for each in self.maps]
+        pairs = ("rollout_and_gradient", "rollout_and_occlusion", "gradient_and_occlusion")
+        return {
+            "model": {
+                "name": config.name,
+                "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+                "image_size": [side * config.patch_pixels for side in self.grid],
+                "grid": list(self.grid),
+                "patch_pixels": config.patch_pixels,
+                "layers": config.depth,
+                "heads": config.num_heads,
+                "prefix_tokens": config.prefix_tokens,
+            },
+            "images": {"n": len(self.images), "drawn_by_the_program": self.drawn, "with_maps": len(self.maps)},
+            "filters": {
+                "of": described(self.model),
+                "explained_variance": rounded(self.filters.explained, 5),
+                "explained_together": round(float(self.filters.explained.sum()), 4),
+            },
+            "position_similarity": None if self.similarity is None else locality(self.similarity),
+            "attention_distance": self.distances.to_json(),
+            "agreement": {
+                "measure": "Spearman's rank correlation over the patches, mean over images",
+                "n": sum(each["rollout_and_occlusion"] is not None for each in maps),
+                **{pair: _mean([each[pair] for each in maps]) for pair in pairs},
+                "occlusion_window": None if self.windows is None else self.windows._asdict(),
+            },
+            "maps": maps,
+            "features": {
+                "explained_by_three": rounded(self.explained, 4),
+                "nearest": [
+                    {
+                        "patch": _place(self.images, each.query),
+                        "like": [
+                            {**_place(self.images, place), "cosine": round(float(cosine), 4)}
+                            for place, cosine in zip(each.places, each.cosines, strict=True)
+                        ],
+                    }
+                    for each in self.neighbours
+                ],
+            },
+            "merging": self._merging(),
+            "notes": self.notes,
+        }
+
+    def _merging(self) -> dict[str, Any] | None:
+        if self.merging is None or self.groups is None:
+            return None
+        sizes = [np.unique(each, return_counts=True)[1] for each in self.groups]
+        return {
+            "per_layer": self.merging.per_layer,
+            "patches": self.grid[0] * self.grid[1],
+            "tokens_left": _mean([len(each) for each in sizes]),
+            "largest_group": max(int(each.max()) for each in sizes),
+        }
+
+
+def examine(
+    model: ViT,
+    given: Given | None,
+    *,
+    label: str | None = None,
+    limit: int = 128,
+    occlusion_images: int | None = None,
+    merging: Merging | None = None,
+    progress: Progress = silent,
+) -> Findings:
+    """Look at a model with images, or with a few drawings where none are given."""
+    wanted = None if label is None else find_class(model, label)
+    notes: list[str] = []
+    if given is None:
+        notes.append(
+            "No image was given. Filters and positions need none; the rest is shown on four drawings made by the "
+            "program, and its numbers say little about photos."
+        )
+        images = Images(model, drawn(model))
+    else:
+        images = Images(model, spread_first(spread(expand(given), limit), (COMPARED, SHOWN)))
+    grid = grid_of(model, images)
+    similarity = position_similarity(model) if has_positions(model) else None
+    notes += _missing(model)
+    n = len(images)
+    distances = attention_distance(model, images, lambda done: progress("attention distance", done, n))
+    if not np.isfinite(distances.mean).all():
+        raise UserError("the model's attention is not a number: its weights hold NaN or infinity, or overflow")
+    maps, windows = _maps(model, images, grid, wanted, occlusion_images, progress)
+    features = patch_features(model, images.first(COMPARED))
+    colours, explained = as_colours(features)
+    return Findings(
+        model=model,
+        grid=grid,
+        images=images,
+        drawn=given is None,
+        filters=filters(model),
+        similarity=similarity,
+        distances=distances,
+        maps=maps,
+        windows=windows,
+        colours=colours[: len(maps)],
+        explained=explained,
+        neighbours=[_neighbours(features, index, each) for index, each in enumerate(maps[:4])],
+        explorer=explore(model, images),
+        merging=merging,
+        groups=None if merging is None else _groups(model, images.first(len(maps)), merging),
+        notes=notes,
+    )
+
+
+def _maps(
+    model: ViT, images: Images, grid: Grid, label: int | None, occlusion_images: int | None, progress: Progress
+) -> tuple[list[Maps], Windows | None]:
+    few = images.first(SHOWN)
+    rolled, attended = rollout(model, few), class_attention(model, few)
+    count, windows = _occlusion_plan(model, grid, len(few), occlusion_images)
+    total, maps = count * windows.count(grid), []
+    for index in range(len(few)):
+        image = few.tensor(index)
+        question = Question(model, image, label)
+        hidden = None
+        if index < count:
+            hidden = occlusion(model, image, question, windows, lambda done: progress("occlusion", done, total))
+        gradient = gradient_rollout(model, image, question)
+        maps.append(
+            Maps(
+                id=few.ids[index],
+                name=few.names[index],
+                pixels=few.pixels(index),
+                label=class_name(model, question.label),
+                probability=question.probability,
+                attention=attended[index],
+                rollout=rolled[index],
+                gradient=gradient,
+                occlusion=hidden,
+            )
+        )
+    return maps, windows if count else None
+
+
+def _occlusion_plan(model: ViT, grid: Grid, few: int, asked: int | None) -> tuple[int, Windows]:
+    """For how many images, and with which windows: an occlusion map costs a run of the model for every window."""
+    step = model.config.patch_pixels
+    one = cost(model.config.with_(image_size=(grid[0] * step, grid[1] * step))).macs
+    if asked is not None:
+        return min(asked, few), usual_windows(grid)
+    runs = OCCLUSION_MACS / one
+    needed = min(FEWEST_WINDOWS, grid[0] * grid[1])
+    count = int(max(1, min(few, 4, runs // needed)))
+    return count, affordable_windows(grid, int(runs // count))
+
+
+def _neighbours(features: np.ndarray, index: int, maps: Maps) -> Neighbours:
+    """Of the patch that counts most for the image's class."""
+    row, column = divmod(int(maps.gradient.argmax()), maps.gradient.shape[1])
+    return Neighbours((index, row, column), *nearest_patches(features, index, row, column, NEIGHBOURS))
+
+
+def _groups(model: ViT, few: Images, merging: Merging) -> np.ndarray:
+    return np.concatenate([merging.groups(model, few.tensor(index)[None]) for index in range(len(few))])
+
+
+def _missing(model: ViT) -> list[str]:
+    """What cannot be shown of this model, and why."""
+    config, notes = model.config, []
+    if not has_positions(model):
+        reason = {"none": "The model has no positions", "relative": "The model's positions are relative offsets"}
+        notes.append(f"{reason[config.positions]}: there is no embedding of a place to compare with another.")
+    elif config.positions_at == "every_layer":
+        notes.append("Every layer has positions of its own: those of the first are shown.")
+    if model.patch_embed.backbone is not None:
+        notes.append("The model is a hybrid: its filters are those of the stem's first convolution.")
+    if config.attention == "axial":
+        notes.append("Attention is axial: every layer attends along the rows, then along the columns.")
+    if not has_classes(model):
+        notes.append(
+            "The model has no trained head. In place of a class's score, gradient rollout and occlusion follow the "
+            "image's own features: how much of them is kept."
+        )
+    return notes
+
+
+def _place(images: Images, place: Any) -> dict[str, Any]:
+    image, row, column = (int(each) for each in place)
+    return {"image": images.ids[image], "row": row, "column": column}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return round(float(np.mean(known)), 4) if known else None

@@ -1,0 +1,93 @@
+"""What a map explains: the score a model gives one class of one image."""
+
+import difflib
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import UserError
+from vitrail.insight.attention import evaluating, to_model
+from vitrail.models.vit import ViT
+
+
+def has_classes(model: ViT) -> bool:
+    """Whether there is a head that tells classes apart; a fresh one is all zeros."""
+    head = model.head
+    return isinstance(head, torch.nn.Linear) and bool(head.weight.detach().any())
+
+
+def logits_of(model: ViT, encoded: Tensor) -> Tensor:
+    """The last lines of `ViT.forward`, from the encoded tokens on."""
+    logits = model.head(model.pool(encoded))
+    if model.head_dist is not None:
+        logits = (logits + model.head_dist(model.pre_logits(encoded[:, 1]))) / 2
+    return logits
+
+
+class Question:
+    """One class of one image: the one asked about, or the one the model says it is.
+
+    Without classes to ask about it is the image's own features: how much of them a changed image keeps.
+    """
+
+    def __init__(self, model: ViT, image: Tensor, label: int | None = None):
+        self.label: int | None = None
+        self.probability: float | None = None
+        with evaluating(model), torch.inference_mode():
+            prepared = to_model(model, image[None])
+            encoded = model.encode(model.embed(prepared), model.grid_of(prepared))
+            if has_classes(model):
+                scores = logits_of(model, encoded)[0].float()
+                self.label = int(scores.argmax()) if label is None else label
+                self.probability = float(scores.softmax(0)[self.label])
+            else:
+                features = model.pool(encoded)[0]
+                self.direction = features / features.norm().clamp_min(1e-12)
+
+    def score(self, model: ViT, encoded: Tensor) -> Tensor:
+        """(batch): the class's log-odds against all others, or the projection on the image's own features."""
+        if self.label is None:
+            return model.pool(encoded) @ self.direction.clone()
+        logits = logits_of(model, encoded)
+        if logits.shape[1] == 1:
+            return logits[:, 0]
+        own = torch.zeros_like(logits, dtype=torch.bool)
+        own[:, self.label] = True
+        return logits[:, self.label] - logits.masked_fill(own, -torch.inf).logsumexp(dim=1)
+
+
+def find_class(model: ViT, name: str) -> int:
+    """A class by its name, by words that describe it, or by its number where the model has no names."""
+    labels, words = model.card.label_names, model.card.label_descriptions
+    if not has_classes(model):
+        raise UserError("--class: the model has no trained head, so there are no classes to ask about")
+    if not labels:
+        if name.isdecimal() and int(name) < model.config.num_classes:
+            return int(name)
+        raise UserError(f"--class {name}: the model has no class names; give a number below {model.config.num_classes}")
+    spoken = [words.get(label, label) for label in labels]
+    for names in (list(labels), spoken):
+        if name in names:
+            return names.index(name)
+    wanted = name.casefold()
+    parts = [{each.strip().casefold() for each in text.split(",")} for text in spoken]
+    found = [index for index, each in enumerate(parts) if wanted in each]
+    found = found or [index for index, text in enumerate(spoken) if wanted in text.casefold()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = "; ".join(spoken[index] for index in found[:5])
+        raise UserError(f"--class {name}: could be any of {len(found)} classes ({listed}); give the whole name")
+    near = difflib.get_close_matches(name, [*labels, *spoken], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the first of {len(labels)} is {spoken[0]!r}"
+    raise UserError(f"--class {name}: there is no such class; {hint}")
+
+
+def class_name(model: ViT, label: int | None) -> str | None:
+    """For people: the words where there are some, else the name, else the number."""
+    if label is None:
+        return None
+    if label >= len(model.card.label_names):
+        return str(label)
+    name = model.card.label_names[label]
+    return model.card.label_descriptions.get(name, name)

@@ -1,0 +1,19 @@
+"""Where a model runs."""
+
+import torch
+
+from vitrail.errors import UserError
+
+
+def choose_device(name: str) -> torch.device:
+    """By name; auto takes CUDA, then MPS, then the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"--device {name}: there is none here ({str(error).splitlines()[0]})") from error
+    return device

@@ -1,0 +1,99 @@
+"""A connection with deadlines: uvicorn's HTTP/1.1, which by itself waits for ever.
+
+Timed are the headers (408), the rest of a body whose request was answered already, and a client that does not take its
+answer. The body's own deadline is the gate's.
+"""
+
+import asyncio
+import json
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vitrail.serving.limits import Limits
+from vitrail.serving.refusals import Refusal, document
+
+_LINGER = 2.0
+"""Seconds to read on after an early answer, so that a client that is still sending gets to see it."""
+
+
+class Connection(H11Protocol):
+    """`limits` is set by `connection_class`: uvicorn makes these and hands over nothing of ours."""
+
+    limits: Limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._headers: asyncio.TimerHandle | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+        if len(self.connections) > self.limits.max_connections:
+            self._refuse(Refusal(503, "busy", "there are too many connections; try again in a second", retry_after=1))
+        else:
+            self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._headers, self._rest, self._taking):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.conn.their_state is h11.IDLE and self._headers is None:
+            self._expect_headers()
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE and self._headers is not None:
+            self._headers.cancel()
+            self._headers = None
+        if self.conn.their_state is not h11.SEND_BODY and self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and self._rest is None and not self.transport.is_closing():
+            self._rest = self.loop.call_later(_LINGER, self.transport.close)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._taking is None:
+            self._taking = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refusal(400, "bad_http", "this is not a valid HTTP/1.1 request"))
+
+    def _expect_headers(self) -> None:
+        self._headers = self.loop.call_later(self.limits.receive_seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        seconds = self.limits.receive_seconds
+        self._refuse(Refusal(408, "too_slow", f"the request's headers did not arrive within {seconds:g} seconds"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Said without the application, and the end of the connection."""
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering or not self.cycle.response_started:
+            body = json.dumps(document(refusal)).encode()
+            lines = [f"HTTP/1.1 {refusal.status} Refused", "Content-Type: application/json"]
+            lines += [f"{name}: {value}" for name, value in {**refusal.headers, "Connection": "close"}.items()]
+            head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
+            self.transport.write(head.encode() + body)
+        if answering:  # the application learns that nobody is there
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+
+def connection_class(limits: Limits) -> type[Connection]:
+    return type("LimitedConnection", (Connection,), {"limits": limits})

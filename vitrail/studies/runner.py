@@ -1,0 +1,189 @@
+"""Run the rows of a study, several at a time, each in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from vitrail.drawing.page import cards, page, picture, section, text, write
+from vitrail.drawing.page import table as html_table
+from vitrail.drawing.plots import both
+from vitrail.errors import UserError
+from vitrail.studies.study import (
+    ERROR,
+    ROW,
+    Outcome,
+    Row,
+    Study,
+    finished,
+    folder_of,
+    gather,
+    summary,
+    table,
+    write_json,
+)
+
+Tell = Callable[[str], None]
+LOG = "log.txt"
+
+
+class Stopped(Exception):
+    """Ctrl-C or SIGTERM: the rows under way have saved their state."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+def run(study: Study, out: Path, jobs: int, tell: Tell) -> Outcome:
+    """Run what is not done yet, then write the table, the picture and the conclusion."""
+    _prepare(study, out)
+    left = [row for row in study.rows if finished(row, out) is None]
+    if len(left) < len(study.rows):
+        tell(f"{len(study.rows) - len(left)} of {len(study.rows)} rows were done before")
+    _Workers(study, out, max(1, jobs), tell).run(left)
+    outcome = gather(study.rows, out)
+    write_outcome(study, outcome, out)
+    return outcome
+
+
+def _prepare(study: Study, out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; --out must be a folder")
+    stamp = out / "study.json"
+    if out.is_dir() and any(out.iterdir()) and not stamp.is_file():
+        raise UserError(f"{out}: is in use already, and not by a study; choose another --out")
+    write_json(stamp, {"study": study.name, "rows": [row.name for row in study.rows]})
+
+
+class _Workers:
+    def __init__(self, study: Study, out: Path, jobs: int, tell: Tell):
+        self.study, self.out, self.jobs, self.tell = study, out, jobs, tell
+        self.processes: set[subprocess.Popen[bytes]] = set()
+        self.lock = threading.Lock()
+        self.stopping: list[int] = []
+        self.threads = max(1, (os.cpu_count() or 1) // jobs)
+
+    def run(self, left: list[Row]) -> None:
+        done, waiting, running = 0, list(left), {}
+        with self._signals(), ThreadPoolExecutor(self.jobs) as pool:
+            while (waiting or running) and not (self.stopping and not running):
+                if not self.stopping:
+                    for row in [each for each in waiting if self._ready(each, waiting, running)]:
+                        if len(running) < self.jobs:
+                            waiting.remove(row)
+                            running[pool.submit(self._row, row)] = row
+                if not running:
+                    break
+                ended, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    done += 1
+                    self._report(running.pop(future), future, done, len(left))
+        if self.stopping:
+            raise Stopped(self.stopping[0])
+
+    def _ready(self, row: Row, waiting: list[Row], running: dict[Future[int], Row]) -> bool:
+        """A row that starts from another waits until that has ended, well or not."""
+        return row.start is None or (row.start not in waiting and row.start not in running.values())
+
+    def _row(self, row: Row) -> int:
+        folder = folder_of(row, self.out)
+        if row.start is not None and finished(row.start, self.out) is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ERROR).write_text(f"the row it starts from, {row.start.name}, failed\n", encoding="utf-8")
+            return 2
+        document = {"digest": row.digest, "start": row.start.name if row.start else "", "config": row.config.to_json()}
+        write_json(folder / ROW, document)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        with (folder / LOG).open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603  our own module
+                [sys.executable, "-m", "vitrail.studies.worker", str(folder)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches us alone, and we pass it on once
+            )
+            with self.lock:
+                self.processes.add(process)
+            if self.stopping:
+                process.terminate()
+            status = process.wait()
+            with self.lock:
+                self.processes.discard(process)
+        if status not in (0, 2, 130, 143):
+            last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            (folder / ERROR).write_text(f"ended with status {status}: {''.join(last)}\n", encoding="utf-8")
+        return status
+
+    def _report(self, row: Row, future: Future[int], done: int, total: int) -> None:
+        status = future.result()
+        if status in (130, 143):
+            return
+        if status == 0:
+            document = finished(row, self.out)
+            assert document is not None
+            result = document["result"]
+            said = f"{result['top1']:.2%}" if row.measured else f"loss {result['loss']:.4f}"
+            self.tell(f"[{done}/{total}] {row.name}: {said} in {result['seconds']:.0f} s")
+        else:
+            reason = (folder_of(row, self.out) / ERROR).read_text(encoding="utf-8").strip()
+            self.tell(f"[{done}/{total}] {row.name}: failed: {reason}")
+
+    @contextmanager
+    def _signals(self):
+        def stop(number: int, _: object) -> None:
+            self.stopping.append(number)
+            with self.lock:
+                for process in self.processes:
+                    process.terminate()
+
+        try:
+            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not in the main thread: whoever runs us there handles signals
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if sys.exc_info()[0] is not None:
+                for process in list(self.processes):
+                    process.terminate()
+
+
+def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
+    """results.csv, plot.png, conclusion.txt and report.html, of what there is."""
+    write(out / "results.csv", table(outcome).encode())
+    if not outcome.results:
+        for name in ("plot.png", "conclusion.txt", "report.html"):
+            (out / name).unlink(missing_ok=True)
+        return
+    sentences = study.conclude(outcome)
+    light, dark = both(lambda theme: study.draw(outcome, theme))
+    write(out / "plot.png", light)
+    write(out / "conclusion.txt", ("\n".join(sentences) + "\n").encode())
+    heads, lines = summary(outcome)
+    seconds = sum(each.seconds for each in outcome.results)
+    body = [
+        f"<p>{text(study.question)}</p>",
+        cards(
+            [
+                (str(len(outcome.results)), "trainings", ""),
+                (f"{seconds / 60:,.0f}", "minutes of training, all together", ""),
+                (str(len(outcome.failed)), "rows failed", "bad" if outcome.failed else ""),
+            ]
+        ),
+        section(
+            "What came out", f"{picture(light, dark, study.title)}{''.join(f'<p>{text(s)}</p>' for s in sentences)}"
+        ),
+        section("The numbers", html_table(heads, lines), "Mean and standard deviation over the seeds."),
+        section("Failed", html_table(("row", "reason"), list(outcome.failed.items()))) if outcome.failed else "",
+    ]
+    style = "picture img { display: block; width: 100%; max-width: 760px; height: auto; margin: 0 auto 14px; }"
+    write(out / "report.html", page(study.title, "".join(body), style).encode())

@@ -1,0 +1,92 @@
+"""What the studies share: where the samples come from, how long a row learns, a small model to vary."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vitrail.config import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Preprocessing,
+    ScheduleConfig,
+    TrainConfig,
+    TransformConfig,
+)
+from vitrail.data import open_source
+
+SIDE = 32
+"""Pixels; pictures of another size are resized, so that all of a study's models see the same."""
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A study's data and budget."""
+
+    source: str
+    quick: bool
+    seeds: int
+    channels: int
+    training: int
+    """Samples there are to train on."""
+    flip: bool
+    """Whether a mirror image is still what it was: not for digits."""
+
+    @staticmethod
+    def of(source: str | None, quick: bool, seeds: int | None) -> "Setting":
+        name = source or "mnist5k"
+        opened = open_source(name, val_fraction=0.0)
+        training = opened.split("train")
+        first = training.read(0)
+        grey = isinstance(first, np.ndarray) and (first.ndim == 2 or first.shape[-1] == 1)
+        embedded = name in ("digits", "mnist5k")
+        return Setting(name, quick, seeds or (2 if quick else 3), 1 if grey else 3, len(training), not embedded)
+
+    def model(self, **fields: Any) -> ModelConfig:
+        """16 patches of 8 pixels, average pooling and fixed positions, unless said otherwise."""
+        chosen: dict[str, Any] = {
+            "image_size": SIDE,
+            "channels": self.channels,
+            "num_classes": 10,
+            "patch_size": 8,
+            "width": 96,
+            "depth": 4,
+            "num_heads": 4,
+            "mlp_dim": 384,
+            "class_token": False,
+            "pooling": "average",
+            "positions": "sincos",
+        }
+        return ModelConfig(**{**chosen, **fields})
+
+    def config(
+        self, model: ModelConfig, seed: int, samples: int, lr: float = 1e-3, train_size: int | None = None, **more: Any
+    ) -> TrainConfig:
+        """A training on `samples` images in all, however often each is seen. Nothing is set aside for validation:
+        the last weights are what is measured, on the test split."""
+        half = (0.5,) * self.channels
+        steps = max(1, samples // BATCH)
+        settings: dict[str, Any] = {
+            "recipe": "study",
+            "model": model,
+            "data": DataConfig(self.source, val_fraction=0.0, train_size=train_size, workers=0),
+            "transform": self.transform(),
+            "preprocessing": Preprocessing(mean=half, std=half, crop="squash", crop_fraction=1.0),
+            "optimizer": OptimizerConfig("adamw", lr=lr, weight_decay=0.05),
+            "schedule": ScheduleConfig("cosine", warmup_steps=steps // 10),
+            "steps": steps,
+            "batch_size": BATCH,
+            "seed": seed,
+        }
+        return TrainConfig(**{**settings, **more})
+
+    def transform(self) -> TransformConfig:
+        if self.flip:
+            return TransformConfig(crop="pad", padding=4, flip=0.5)
+        return TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1)
+
+    def sizes(self, wanted: tuple[int, ...]) -> list[int]:
+        """Of the numbers of training images wanted, those there are; then all there are."""
+        return [*(size for size in wanted if size < 0.8 * self.training), self.training]

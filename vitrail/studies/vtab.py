@@ -1,0 +1,118 @@
+"""VTAB: transfer to many tasks with 1,000 examples each, and the means of its three groups."""
+
+import re
+import statistics
+from dataclasses import replace
+from pathlib import PurePath
+
+from vitrail.data import open_source
+from vitrail.drawing.plots import Theme
+from vitrail.errors import UserError
+from vitrail.recipes import recipe
+from vitrail.studies.figures import dots
+from vitrail.studies.study import Outcome, Point, Row, Study
+from vitrail.train import finetuned_config
+
+GROUPS = {
+    "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
+    "specialised": ("camelyon", "eurosat", "resisc45", "retinopathy"),
+    "structured": (
+        "clevrcount",
+        "clevrdist",
+        "dmlab",
+        "dsprloc",
+        "dsprori",
+        "kittidist",
+        "snorbazim",
+        "snorbelev",
+    ),
+}
+"""VTAB's 19 tasks, spelled without signs."""
+OTHER = "other"
+EXAMPLES, DEV = 1000, 200
+
+
+def group_of(task: str) -> str:
+    """A task's group by its name: `Clevr-Count` and `clevr_count` are one; what VTAB does not have is `other`."""
+    plain = re.sub(r"[^a-z0-9]", "", task.lower())
+    return next((group for group, names in GROUPS.items() if any(plain.startswith(name) for name in names)), OTHER)
+
+
+def vtab(
+    model: str,
+    tasks: tuple[str, ...],
+    seeds: int = 3,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    image_size: int | None = None,
+) -> Study:
+    """VTAB's protocol on your tasks: 1,000 examples each, 800 to train and 200 to choose by, and group means."""
+    if not tasks:
+        raise UserError("vtab needs its tasks: --tasks FOLDER FOLDER ..., each a data set")
+    if not model:
+        raise UserError("vtab needs a model to start from: --model MODEL")
+    base = recipe("finetune-vtab")
+    base = base.with_(steps=steps or base.steps, batch_size=batch_size or base.batch_size)
+    if base.schedule.warmup_steps >= (base.steps or 0):
+        base = base.with_(schedule=replace(base.schedule, warmup_steps=(base.steps or 0) // 5))
+    if image_size is not None:
+        base = base.with_(model=base.model.with_(image_size=image_size))
+    base = finetuned_config(base, model)
+    rows = []
+    for task in tasks:
+        name = PurePath(task).name or task
+        data = replace(base.data, source=task, val_fraction=_dev_share(task), train_size=EXAMPLES - DEV, val_size=DEV)
+        factors: dict[str, str | int | float] = {"task": name, "group": group_of(name)}
+        rows += [Row(factors, base.with_(data=data, seed=seed)) for seed in range(seeds)]
+    if len({row.name for row in rows}) < len(rows):
+        raise UserError("two of the tasks have one name: rename one of their folders")
+    return Study(
+        "vtab",
+        "Transfer to many tasks, 1,000 examples each",
+        f"How well does {PurePath(model).name} transfer? Each task is fine-tuned on {EXAMPLES - DEV} examples; the "
+        f"weights are kept that do best on {DEV} others, and measured on the task's own test split.",
+        tuple(rows),
+        _draw,
+        _conclude,
+    )
+
+
+def _dev_share(task: str) -> float:
+    """Which share to set aside for 200 samples to choose by, where the task has no validation split of its own."""
+    source = open_source(task, val_fraction=0.0)
+    if "test" not in source.splits:
+        raise UserError(f"{task}: has no test split, and VTAB measures on one")
+    own = len(source.splits["val"]) if "val" in source.splits else 0
+    training = len(source.split("train"))
+    if training + (0 if own else -DEV) < EXAMPLES - DEV or (own and own < DEV):
+        raise UserError(f"{task}: has {training} training samples and {own} to validate; VTAB takes 800 and 200")
+    if own:
+        return 0.0
+    whole = training + (len(source.splits["test"]) if "test" in source.made_splits else 0)
+    return DEV / whole
+
+
+def group_means(outcome: Outcome) -> dict[str, tuple[float, int]]:
+    """group -> (mean over its tasks of their mean over seeds, how many tasks)."""
+    groups: dict[str, list[float]] = {}
+    for point in outcome.points():
+        groups.setdefault(str(point.factors["group"]), []).append(point.mean)
+    order = [*GROUPS, OTHER]
+    return {name: (statistics.fmean(groups[name]), len(groups[name])) for name in order if name in groups}
+
+
+def _conclude(outcome: Outcome) -> list[str]:
+    means = group_means(outcome)
+    said = [
+        f"{name}: {mean:.1%} over {count} {'task' if count == 1 else 'tasks'}." for name, (mean, count) in means.items()
+    ]
+    points = outcome.points()
+    said.append(f"Mean of all {len(points)} tasks: {statistics.fmean(point.mean for point in points):.1%}.")
+    return said
+
+
+def _draw(outcome: Outcome, theme: Theme) -> bytes:
+    groups: dict[str, list[tuple[str, Point]]] = {}
+    for point in outcome.points():
+        groups.setdefault(str(point.factors["group"]), []).append((str(point.factors["task"]), point))
+    return dots(groups, theme)

@@ -1,0 +1,156 @@
+"""Self-distillation with no labels (DINO; Caron and others, 2021).
+
+A student sees two large crops of a picture and some small ones; its own average over time, the teacher, sees the large
+ones. The student learns to say of each crop what the teacher says of another. What the teacher says is centred, so
+that no output wins always, and sharpened, so that not all are alike: without both, the two agree on nothing at all.
+"""
+
+import copy
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import DinoConfig
+from vitrail.data.loader import Batch
+from vitrail.models.vit import Recorder, ViT
+from vitrail.training.objectives.base import Illustration, Losses, Moment, Objective
+from vitrail.training.objectives.pixels import Pixels, as_pictures
+
+SHOWN_HEADS = 6
+
+
+class ProjectionHead(nn.Module):
+    """Features -> outputs: three layers, a unit vector, and its cosines with one direction an output."""
+
+    def __init__(self, width: int, config: DinoConfig):
+        super().__init__()
+        hidden, bottleneck = config.hidden_dim, config.bottleneck_dim
+        self.mlp = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
+        )
+        for module in self.mlp:
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        self.last = nn.Parameter(torch.empty(config.out_dim, bottleneck))
+        nn.init.trunc_normal_(self.last, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Only the directions of the last layer learn: of length 1, no output can win by growing.
+        return F.linear(F.normalize(self.mlp(x), dim=-1), F.normalize(self.last, dim=-1))
+
+
+class SelfDistillation(Objective):
+    """The teacher, both projection heads, the centre, and the student's cross-entropy."""
+
+    centre: Tensor
+
+    def __init__(self, config: DinoConfig, model: ViT, pixels: Pixels):
+        super().__init__()
+        self.config, self.pixels = config, pixels
+        self.head = ProjectionHead(model.config.width, config)
+        self.teacher = copy.deepcopy(model).requires_grad_(False).eval()
+        self.teacher_head = copy.deepcopy(self.head).requires_grad_(False)
+        self.register_buffer("centre", torch.zeros(config.out_dim))
+        self.moment = Moment(0, 1, 0.0)
+        self._outputs: list[Tensor] = []
+        """The sum of the teacher's outputs and their number, for each part of this step."""
+
+    def train(self, mode: bool = True) -> "SelfDistillation":
+        super().train(mode)
+        self.teacher.eval()  # it drops nothing
+        return self
+
+    def forward(self, model: ViT, batch: Batch) -> Losses:
+        large, small = [batch.images, *batch.views[:1]], batch.views[1:]
+        count = len(batch)
+        with torch.no_grad():
+            outputs = self.teacher_head(self.teacher.features(torch.cat(large))).float()
+            if self.training:
+                self._outputs.append(torch.cat([outputs.sum(dim=0), outputs.new_tensor([len(outputs)])]))
+            logits = ((outputs - self.centre) / self.temperature).split(count)
+            wanted, sure = [each.softmax(dim=-1) for each in logits], [each.log_softmax(dim=-1) for each in logits]
+        said = self._student(model, large) + self._student(model, small)
+        pairs = [(t, s) for t in range(len(wanted)) for s in range(len(said)) if t != s or len(said) == 1]
+        loss = torch.stack([-(wanted[t] * said[s]).sum(dim=-1).mean() for t, s in pairs]).mean()
+        entropies = [-(each * log).sum(dim=-1).mean() for each, log in zip(wanted, sure, strict=True)]
+        entropy = torch.stack([entropies[t] for t, _ in pairs]).mean()
+        mean = torch.cat(wanted).mean(dim=0)
+        usage = -(mean * mean.clamp_min(1e-30).log()).sum()
+        most = math.log(self.config.out_dim)
+        measures = {"divergence": (loss - entropy), "entropy": entropy / most, "usage": usage / most}
+        return Losses(loss, count, {name: value.item() * count for name, value in measures.items()})
+
+    def _student(self, model: ViT, views: list[Tensor]) -> list[Tensor]:
+        """Logarithms of the student's probabilities (batch, outputs) for views of one size."""
+        if not views:
+            return []
+        outputs = self.head(model.features(torch.cat(views))).float()
+        return list((outputs / self.config.student_temperature).log_softmax(dim=-1).split(len(views[0])))
+
+    @property
+    def temperature(self) -> float:
+        """The teacher's at this moment."""
+        config = self.config
+        if self.moment.epoch >= config.warmup_epochs:
+            return config.teacher_temperature
+        share = self.moment.epoch / config.warmup_epochs
+        return config.warmup_temperature + share * (config.teacher_temperature - config.warmup_temperature)
+
+    @property
+    def momentum(self) -> float:
+        """The teacher's at this moment: to 1 along a cosine."""
+        fall = (1 + math.cos(math.pi * self.moment.step / self.moment.total)) / 2
+        return 1 - (1 - self.config.momentum) * fall
+
+    def begin(self, moment: Moment) -> None:
+        self.moment = moment
+
+    def before_update(self) -> None:
+        if self.moment.epoch < self.config.freeze_last_epochs:
+            self.head.last.grad = None
+
+    @torch.no_grad()
+    def after_update(self, model: ViT) -> None:
+        total = self.processes.add_up(torch.stack(self._outputs).sum(dim=0))
+        self._outputs.clear()
+        self.centre.lerp_(total[:-1] / total[-1], 1 - self.config.centre_momentum)
+        for teacher, student in ((self.teacher, model), (self.teacher_head, self.head)):
+            theirs, ours = (tuple(module.parameters()) for module in (teacher, student))
+            torch._foreach_lerp_(theirs, ours, 1 - self.momentum)  # pyright: ignore[reportPrivateImportUsage]
+
+    def encoder(self, model: ViT) -> ViT:
+        """The teacher: an average is better than what it is made of."""
+        return self.teacher
+
+    def score(self, result: dict[str, Any]) -> float | None:
+        # A lower loss can mean that all has collapsed.
+        return result.get("knn_top1")
+
+    @torch.no_grad()
+    def illustrate(self, model: ViT, batch: Batch) -> Illustration | None:
+        """How the last layer's heads look at the picture from the class token, or from everywhere without one."""
+        teacher, images = self.teacher, batch.images
+        if teacher.config.attention == "axial":
+            return None
+        last = teacher.config.depth - 1
+        record = Recorder("attention", layers=[last])
+        grid = teacher.grid_of(images)
+        teacher.encode(teacher.embed(images), grid, record)
+        weights, prefix = record.attention[last], teacher.config.prefix_tokens
+        rows = weights[:, :, 0] if teacher.config.class_token else weights[:, :, prefix:].mean(dim=2)
+        maps = rows[..., prefix:].float()  # (batch, heads, patches)
+        maps = (maps / maps.amax(dim=-1, keepdim=True).clamp_min(1e-12)).unflatten(-1, grid)[:, :SHOWN_HEADS]
+        shown = as_pictures(self.pixels(images))
+        heads = maps.shape[1]
+        asked = "the class token" if teacher.config.class_token else "all patches, on average,"
+        return Illustration(
+            "attention",
+            "Where the last layer looks",
+            f"What {asked} attend to in the teacher's last layer, head by head; each map's brightest is its own.",
+            ["picture", *(f"head {head + 1}" for head in range(heads))],
+            [[picture, *each] for picture, each in zip(shown, maps.cpu().numpy(), strict=True)],
+        )
