@@ -69,5 +69,5 @@ def _at_rate(config: TrainConfig, rate: float) -> TrainConfig:
 
 
 def _dev_accuracy(config: TrainConfig, folder: Path) -> float:
-    fit(config, folder)
+    fit(config, folder, report=False)
     return max((record["top1"] for record in read_metrics(folder) if record["kind"] == "val"), default=0.0)

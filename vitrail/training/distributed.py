@@ -2,6 +2,9 @@
 
 The global batch is the configuration's, whatever the number of processes: each computes its part, and gradients are
 averaged. So a run can go on with more or fewer of them.
+
+FSDP's modules take a second to import. What it makes is known by its methods here, so that a run that does without it
+starts without them.
 """
 
 from collections.abc import Iterator
@@ -10,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import TrainConfig
@@ -41,6 +42,8 @@ def wrapped(step: Step, config: TrainConfig, processes: Processes) -> nn.Module:
         return step
     if config.parallel == "ddp":
         return DistributedDataParallel(step, forward_sync_buffers=False, gradient_as_bucket_view=True)
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
     # Weights travel and compute in half precision; gradients are added up in full.
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
@@ -53,8 +56,8 @@ def wrapped(step: Step, config: TrainConfig, processes: Processes) -> nn.Module:
 
 def before_the_last_part(stepper: nn.Module, last: bool) -> AbstractContextManager[None]:
     """Gradients of a step's parts are added up at home; only with the last one they travel."""
-    if isinstance(stepper, FSDPModule):
-        stepper.set_requires_gradient_sync(last)
+    if synchronise := getattr(stepper, "set_requires_gradient_sync", None):  # FSDP
+        synchronise(last)
     elif isinstance(stepper, DistributedDataParallel) and not last:
         return stepper.no_sync()
     return nullcontext()
@@ -62,11 +65,16 @@ def before_the_last_part(stepper: nn.Module, last: bool) -> AbstractContextManag
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor that the processes have in parts, put together in each of them."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_part(tensor) else tensor  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_part(tensor: Tensor) -> bool:
+    """Whether it is FSDP's: a DTensor."""
+    return hasattr(tensor, "full_tensor")
 
 
 def is_sharded(learner: Learner) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in learner.parameters())
+    return any(map(is_part, learner.parameters()))
 
 
 def gathered(learner: Learner, into: Learner) -> Learner:

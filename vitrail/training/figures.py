@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png, short
+from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, lay, png, sheet, short
 from vitrail.training.objectives.base import Illustration
 
 Record = dict[str, Any]
@@ -96,27 +96,17 @@ def illustration(shown: Illustration, theme: Theme = LIGHT) -> bytes:
     beside = 2 if count <= 4 and len(shown.rows) > 1 else 1
     lines, block = math.ceil(len(shown.rows) / beside), count * (side + edge) + edge
     wide, high = beside * block + (beside - 1) * gap, lines * (side + edge) + head
-    figure = blank_figure(wide, high, theme)
+    figure, axes = sheet(wide, high, theme)
     for place, pictures in enumerate(shown.rows):
         row, start = place // beside, place % beside * (block + gap)
         for column, pixels in enumerate(pictures):
             left, bottom = start + edge + column * (side + edge), high - head - (row + 1) * (side + edge) + edge
-            axes = figure.add_axes((left / wide, bottom / high, side / wide, side / high))
-            _show(axes, pixels, theme)
+            lay(axes, pixels, (left, bottom), side, theme, theme.line)
             if not row:
-                axes.set_title(short(shown.columns[column], 22), color=theme.soft, fontsize=8, parse_math=False, pad=5)
+                name, middle = short(shown.columns[column], 22), left + side / 2
+                words = {"ha": "center", "va": "bottom", "fontsize": 8, "parse_math": False}
+                axes.text(middle, bottom + side + 0.07, name, color=theme.soft, **words)
     return png(figure)
-
-
-def _show(axes: Any, pixels: np.ndarray, theme: Theme) -> None:
-    if pixels.ndim == 3 and pixels.shape[2] != 3:
-        pixels = pixels[:, :, 0]
-    colours, most = ("magma", 1) if pixels.dtype.kind == "f" else ("gray", 255)
-    small = max(pixels.shape[:2]) <= 64
-    axes.imshow(pixels, cmap=colours, vmin=0, vmax=most, interpolation="nearest" if small else "antialiased")
-    axes.set(xticks=[], yticks=[], facecolor=theme.line)
-    for spine in axes.spines.values():
-        spine.set_color(theme.line)
 
 
 def _line(axes: Any, kind: str, steps: np.ndarray, values: np.ndarray, theme: Theme, steady: bool) -> None:

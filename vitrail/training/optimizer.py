@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from vitrail.config import ModelConfig, OptimizerConfig
+from vitrail.training.distributed import whole
 from vitrail.training.learner import PREFIX, Learner
 
 TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
@@ -90,5 +90,4 @@ class Average:
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """Scale gradients down to a global norm; returns the norm they had."""
-    norm = nn.utils.clip_grad_norm_(parameters, limit or float("inf"))
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole(nn.utils.clip_grad_norm_(parameters, limit or float("inf")))
