@@ -90,14 +90,16 @@ class MergedViT(ViT):
         self.schedule = schedule
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens, sizes = self.merge(self.embed(images))
+        tokens, sizes = self.merge(self.embed(images), first=self.read_tokens)
         return self.classify(self.pool(tokens, sizes), tokens)
 
     def features(self, images: Tensor) -> Tensor:
-        return self.pool(*self.merge(self.embed(images)))
+        return self.pool(*self.merge(self.embed(images), first=self.read_tokens))
 
-    def encode(self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None) -> Tensor:
-        return self.merge(tokens, record)[0]
+    def encode(
+        self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None, first: int | None = None
+    ) -> Tensor:
+        return self.merge(tokens, record, first=first)[0]
 
     def pool(self, tokens: Tensor, sizes: Tensor | None = None) -> Tensor:
         """As the plain model, but the average is over patches: a merged token counts as often as it has patches."""
@@ -109,18 +111,23 @@ class MergedViT(ViT):
         return self.pre_logits(self.fc_norm(pooled))
 
     def merge(
-        self, tokens: Tensor, record: Recorder | None = None, matches: list[Match] | None = None
+        self,
+        tokens: Tensor,
+        record: Recorder | None = None,
+        matches: list[Match] | None = None,
+        first: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The blocks and the final norm: tokens, and how many patches each stands for (None: one). What was matched in
-        each merging layer is added to `matches`."""
+        each merging layer is added to `matches`. With `first` the last layer is for so many of the prefix alone."""
         prefix, sizes = self.config.prefix_tokens, None
         for layer, (block, r) in enumerate(zip(self.blocks, self.schedule, strict=True)):
             assert isinstance(block, Block)
+            read = first if layer == len(self.blocks) - 1 else None
             q, k, v = block.attn.split(block.norm1(tokens))
             bias = None if sizes is None else sizes.log().transpose(1, 2)[:, None]  # (batch, 1, 1, tokens)
-            attended = block.attn.attend(q, k, v, bias, record, layer)
-            tokens = tokens + block.drop_path(block.ls1(attended))
-            if r:
+            attended = block.attn.attend(q[:, :, :read], k, v, bias, record, layer)
+            tokens = tokens[:, :read] + block.drop_path(block.ls1(attended))
+            if r and read is None:
                 keys = F.normalize(k.mean(dim=1), dim=-1)
                 found = match(*deal(keys, prefix), r)
                 tokens, sizes = join(tokens, sizes, found, prefix)
