@@ -324,7 +324,7 @@ def measure(model: str, images: Sequence[bytes], folder: Path, arguments: argpar
     with served([model], folder / "serve.log", "--max-batch", str(arguments.batch)) as port:
         asyncio.run(closed_loop(port, requests, arguments.clients, 3))
         load = asyncio.run(closed_loop(port, requests, arguments.clients, arguments.seconds))
-        overload = asyncio.run(open_loop(port, requests, 4 * load.throughput, arguments.seconds / 3))
+        overload = asyncio.run(open_loop(port, requests, 4 * load.throughput, arguments.seconds))
         recovered = asyncio.run(closed_loop(port, requests, arguments.clients, 2))
     return {
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors",

@@ -5,16 +5,29 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import hypothesis
 import pytest
 import torch
 
 from vitrail.checkpoints.peers import import_peer
 from vitrail.models.build import Model, create
 
+# How long an example takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile(
+    "vitrail", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("vitrail")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: what is left at the end is short, and can be shared."""
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_docs.py", "tests/training/test_together.py")))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """The same weights whichever tests have run before."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,9 @@ class Page:
         """Run a block of Python; 0 if nothing was raised."""
         if self._python is None:
             ours, theirs = _FORKED.Pipe()
-            process = _FORKED.Process(target=_blocks, args=(self.folder, (self.log, self.log), theirs))
+            process = _FORKED.Process(
+                target=_blocks, args=(self.folder, (self.log, self.log), theirs, dict(os.environ))
+            )
             process.start()
             theirs.close()
             self._python = process, ours
@@ -108,7 +110,9 @@ def _command(folder: Path, streams: tuple[Path, Path], arguments: list[str], env
     main(arguments)
 
 
-def _blocks(folder: Path, streams: tuple[Path, Path], pipe: Connection) -> None:
+def _blocks(folder: Path, streams: tuple[Path, Path], pipe: Connection, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     _settle(folder, streams)
     names: dict[str, object] = {"__name__": "__main__"}
     while True:

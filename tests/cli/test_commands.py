@@ -18,14 +18,18 @@ from vitrail.cli import COMMANDS, main
 )
 def test_quick_commands_answer_in_under_half_a_second_and_import_no_torch(arguments):
     code = f"import sys; from vitrail.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
-    fastest = 9.0
-    for _ in range(5):
-        # The processor's time: it does not count the tests that run beside this one, and nothing here waits.
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        fastest = min(fastest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert fastest < 0.5
+    # On a machine that is slow, or busy with the tests beside this one, Python's own imports are slow alike.
+    known = "import asyncio, email.message, http.client, unittest.mock, xml.dom.minidom"
+    fastest, usual = (min(processor_seconds(each) for _ in range(5)) for each in (code, known))
+    assert fastest < 0.5 * max(1, usual / 0.15)
+
+
+def processor_seconds(code: str) -> float:
+    """Of a new Python that runs this: nothing here waits."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_help_names_every_command():

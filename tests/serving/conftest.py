@@ -68,7 +68,7 @@ def running(folder: Path, *arguments: str) -> Iterator[Running]:
             assert line, log.read_text()
             text += line
         found = Running(process, json.loads(text)["url"], log)
-        wait_for(lambda: httpx.get(f"{found.url}/v2/health/ready").status_code == 200)
+        wait_for(lambda: httpx.get(f"{found.url}/v2/health/ready", timeout=60).status_code == 200)
         yield found
         if process.poll() is None:
             process.terminate()
@@ -80,7 +80,7 @@ def running(folder: Path, *arguments: str) -> Iterator[Running]:
         process.stdout.close()
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not happen"
@@ -179,7 +179,7 @@ def played(engine: PlayedEngine, limits: Limits | None = None, keys: Keys | None
     try:
         wait_for(lambda: server.started)
         if wait:
-            wait_for(lambda: httpx.get(f"{url}/v2/health/ready").status_code == 200)
+            wait_for(lambda: httpx.get(f"{url}/v2/health/ready", timeout=60).status_code == 200)
             engine.batches.clear()
         yield Played(url, server, server.service, engine)
     finally:

@@ -50,6 +50,7 @@ def test_not_ready_while_the_model_does_not_answer():
         refused = httpx.post(f"{found.url}/predict", files={"file": picture()})
         assert (refused.status_code, error_of(refused)) == (503, "not_ready")
         engine.held.set()
+        found.service.limits = Limits()  # time enough, on any machine
         wait_for(lambda: ready(found.url) == 200)
         assert httpx.post(f"{found.url}/predict", files={"file": picture()}).status_code == 200
 
@@ -68,12 +69,16 @@ def test_not_ready_while_the_model_fails_and_ready_again_when_it_does_not():
 
 def end_with_requests_in_flight(bundle, folder, requests: int) -> None:
     """SIGTERM while so many are being answered: all of them are, and the server ends with 0 within 15 seconds."""
-    content = picture(0, (700, 900), "JPEG")
+    content = picture(0, (70, 90), "JPEG")
     head = f"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/jpeg\r\nContent-Length: {len(content)}\r\n\r\n"
     answers: list[bytes] = [b""] * requests
     # They are accepted, and wait for a batch that will not be full for a while.
-    arguments = ("--max-wait-ms", "1500", "--max-batch", str(requests + 1))
-    with running(folder, str(bundle), *arguments) as found, ThreadPoolExecutor(requests) as pool:
+    arguments = ("--max-wait-ms", "3000", "--max-batch", str(requests + 1))
+    with (
+        running(folder, str(bundle), *arguments) as found,
+        ThreadPoolExecutor(requests) as pool,
+        httpx.Client(base_url=found.url, timeout=30) as client,
+    ):
 
         def ask(number: int) -> None:
             with socket.create_connection(("127.0.0.1", found.port), timeout=30) as connection:
@@ -82,7 +87,7 @@ def end_with_requests_in_flight(bundle, folder, requests: int) -> None:
                     answers[number] += part
 
         asked = [pool.submit(ask, number) for number in range(requests)]
-        wait_for(lambda: f"vitrail_queue_depth {requests}.0" in httpx.get(f"{found.url}/metrics").text)
+        wait_for(lambda: f"vitrail_queue_depth {requests}.0" in client.get("/metrics").text)
         start = time.monotonic()
         found.process.send_signal(signal.SIGTERM)
         for each in asked:
@@ -182,6 +187,7 @@ def test_without_json_it_says_where_it_listens_and_ctrl_c_ends_it(bundle, tmp_pa
         process = subprocess.Popen(command, stderr=stream, text=True)
     try:
         wait_for(lambda: "vitrail serves toy at http://127.0.0.1:" in log.read_text())
+        wait_for(lambda: '"event": "ready"' in log.read_text())
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     finally:

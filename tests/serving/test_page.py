@@ -31,6 +31,7 @@ from vitrail.models.vit import ViT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+expect.set_options(timeout=30_000)
 WEB = Path(vitrail.__file__).parent / "serving" / "web"
 FAULTS = ("error", "warning", "assert")
 NAMES = ("ash", "birch", "cedar", "elm", "fir", "hazel", "<b>oak</b>")
@@ -92,6 +93,8 @@ def served(folder: Path, *flags: str) -> Iterator[str]:
                 except urllib.error.HTTPError as error:
                     error.close()
                     time.sleep(0.1)
+            else:
+                pytest.fail((folder / "log").read_text())
             yield address
         finally:
             process.terminate()

@@ -95,7 +95,7 @@ import sys
 from pathlib import Path
 from tests.studies.test_runner import Row, config, run, study
 
-rows = [Row({"lr": lr}, config(0, lr, steps=60)) for lr in (1e-3, 2e-3)]
+rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 20), (2e-3, 150))]
 run(study(rows), Path(sys.argv[1]), 1, lambda line: print(line, flush=True))
 """
 
@@ -108,9 +108,10 @@ def test_killed_and_started_again_it_ends_without_repeating(tmp_path, number):
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("[1/2]"), line
-    time.sleep(0.5)
+    while len(list((out / ROWS).glob("*/row.json"))) < 2:  # the second is under way
+        time.sleep(0.02)
     process.send_signal(number)
-    process.wait(60)
+    process.wait(300)
     process.stdout.close()
     done = {path: path.stat().st_mtime_ns for path in (out / ROWS).rglob(RESULT)}
     assert len(done) == 1

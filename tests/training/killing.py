@@ -113,6 +113,8 @@ def main(out: Path, kills: int, seed: int, objective: str = CONFIG.objective) ->
     while killed < kills:
         inside = killed % 2 == 0
         status = child(out / "killed", configured(killed % 3, objective), generator, inside)
+        if status == signal.SIGKILL and not (out / "killed" / "config.json").exists():
+            continue  # before there was a run: nothing to lose yet
         if status == signal.SIGKILL:
             killed += 1
             counts[inside] += 1

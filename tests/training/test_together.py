@@ -25,11 +25,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> tuple[Path, dict]:
     """All scenarios, trained once whatever the number of processes that test."""
-    out = tmp_path_factory.getbasetemp().parent / "together"
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "together"
     with FileLock(f"{out}.lock"):
         if not (out / "found.json").exists():
             command = [sys.executable, "-m", "tests.training.together", str(out)]
-            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
             assert result.returncode == 0, result.stderr
             (out / "found.json").write_text(result.stdout)
     return out, json.loads((out / "found.json").read_text())

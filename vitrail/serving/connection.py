@@ -1,7 +1,7 @@
 """A connection with deadlines: uvicorn's HTTP/1.1, which by itself waits for ever.
 
 Timed are the headers (408), the rest of a body whose request was answered already, and a client that does not take its
-answer. The body's own deadline is the gate's.
+answer. The body's own deadline is the gate's. While the server is full, the door answers before the parser.
 """
 
 import asyncio
@@ -10,23 +10,28 @@ import json
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from vitrail.serving.door import Door
 from vitrail.serving.limits import Limits
 from vitrail.serving.refusals import Refusal, document
 
+_IDLE = {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}
 _LINGER = 2.0
 """Seconds to read on after an early answer, so that a client that is still sending gets to see it."""
 
 
 class Connection(H11Protocol):
-    """`limits` is set by `connection_class`: uvicorn makes these and hands over nothing of ours."""
+    """`limits` and `door` are set by `connection_class`: uvicorn makes these and hands over nothing of ours."""
 
     limits: Limits
+    door: Door
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         self._headers: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
+        self._unread = 0
+        """Bytes still to come of a request that was turned away at the door."""
         if len(self.connections) > self.limits.max_connections:
             self._refuse(Refusal(503, "busy", "there are too many connections; try again in a second", retry_after=1))
         else:
@@ -41,6 +46,10 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._unread:
+            data = self._skip(data)
+        if not data or self._turned_away(data):
+            return
         if self.conn.their_state is h11.IDLE and self._headers is None:
             self._expect_headers()
         super().data_received(data)
@@ -50,6 +59,32 @@ class Connection(H11Protocol):
         if self.conn.their_state is not h11.SEND_BODY and self._rest is not None:
             self._rest.cancel()
             self._rest = None
+
+    def _turned_away(self, data: bytes) -> bool:
+        """Whether a new request was answered at the door: then the parser never hears of it."""
+        if self.conn.states != _IDLE or self.conn.trailing_data[0]:
+            return False
+        refused = self.door.turn_away(data, self.client[0] if self.client else "")
+        if refused is None:
+            return False
+        answer, self._unread = refused
+        self.transport.write(answer)
+        if self._headers is not None:
+            self._headers.cancel()
+            self._headers = None
+        if self._unread:
+            self._rest = self.loop.call_later(_LINGER, self.transport.close)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        return True
+
+    def _skip(self, data: bytes) -> bytes:
+        skipped = min(len(data), self._unread)
+        self._unread -= skipped
+        if not self._unread and self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+        return data[skipped:]
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -95,5 +130,5 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-def connection_class(limits: Limits) -> type[Connection]:
-    return type("LimitedConnection", (Connection,), {"limits": limits})
+def connection_class(limits: Limits, door: Door) -> type[Connection]:
+    return type("LimitedConnection", (Connection,), {"limits": limits, "door": door})

@@ -14,6 +14,7 @@ from vitrail.inference.engines import Engine
 from vitrail.serving.address import bind
 from vitrail.serving.app import create_app
 from vitrail.serving.connection import connection_class
+from vitrail.serving.door import Door
 from vitrail.serving.keys import Keys
 from vitrail.serving.limits import Limits
 from vitrail.serving.logs import log
@@ -62,7 +63,7 @@ def make_server(
     service = Service(engines, limits)
     config = uvicorn.Config(
         create_app(service, keys),
-        http=connection_class(limits),
+        http=connection_class(limits, Door(service, keys)),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -38,7 +38,8 @@ def prepare(config: TrainConfig, source: Source, run: Path, resume: bool) -> Tra
         if read_json(run / CONFIG).get("fingerprint") != document["fingerprint"]:
             raise UserError(f"{run}: the data is not what it was when the run began; start a new run")
         return config
-    if run.exists() and any(run.iterdir()):
+    # What a kill left of this very file is nobody's.
+    if run.exists() and any(not each.name.startswith(f".{CONFIG}.") for each in run.iterdir()):
         raise UserError(f"{run}: is in use already; choose another --out, or go on with it by --resume")
     write_file(run / CONFIG, text_file(json_text(document)))
     return config
