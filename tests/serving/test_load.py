@@ -7,6 +7,7 @@ only, so the long forms (`slow`) hold the server to numbers. The clients are tho
 import asyncio
 import os
 import socket
+import statistics
 import threading
 import time
 
@@ -67,6 +68,7 @@ def test_the_speed_that_is_promised(tmp_path):
         overload = asyncio.run(open_loop(port, requests, 4 * load.throughput, 30))
         assert set(overload.statuses) <= {200, 503}
         assert not overload.broken
+        print(f"predictor {whole:.1f}, load {load.to_json()}, overload {overload.to_json()}")
         assert overload.throughput >= 0.9 * load.throughput
         start = time.monotonic()
         after = asyncio.run(closed_loop(port, requests, 1, 1))
@@ -122,8 +124,8 @@ class SlowClients:
             connection.close()
 
 
-def slow_clients(port: int, count: int, deadline: float, seconds: float, slack: float = 1) -> tuple[float, float]:
-    """p99 of eight normal clients without and with so many slow ones, all of whom are cut off in time."""
+def slow_clients(port: int, count: int, deadline: float, seconds: float, slack: float = 1) -> float:
+    """By how much p99 of eight normal clients rises with so many slow ones, all of whom are cut off in time."""
     requests = [post("/predict", picture(seed), "image/png") for seed in range(8)]
     before = asyncio.run(closed_loop(port, requests, 8, seconds))
     slow = SlowClients(port, count)
@@ -138,7 +140,7 @@ def slow_clients(port: int, count: int, deadline: float, seconds: float, slack: 
         assert len(told) >= count // 2
     finally:
         slow.close()
-    return before.quantile(0.99), meanwhile.quantile(0.99)
+    return meanwhile.quantile(0.99) / before.quantile(0.99)
 
 
 def test_slow_clients_are_cut_off_and_hurt_nobody():
@@ -150,5 +152,6 @@ def test_slow_clients_are_cut_off_and_hurt_nobody():
 @pytest.mark.skipif(bool(os.environ.get("PYTEST_XDIST_WORKER")), reason="measures: run it alone, without -n")
 def test_a_hundred_slow_clients_raise_p99_by_less_than_a_fifth(tmp_path, bundle):
     with served([str(bundle)], tmp_path / "log", "--receive-seconds", "12") as port:
-        before, meanwhile = slow_clients(port, 100, 12, 10)
-        assert meanwhile < 1.2 * before
+        rises = [slow_clients(port, 100, 12, 10) for _ in range(3)]
+        print(f"p99 with 100 slow clients over p99 without: {rises}")
+        assert statistics.median(rises) < 1.2

@@ -15,6 +15,9 @@ from vitrail.serving.limits import Limits
 from vitrail.serving.refusals import Refusal, document
 
 _IDLE = {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}
+_KEEP, _KEEP_CROWDED = 75, 5
+"""Seconds a connection may be idle: longer than the minute of usual load balancers, so that none sends into one that
+is just being closed; where more than half of the places are taken, not so long."""
 _LINGER = 2.0
 """Seconds to read on after an early answer, so that a client that is still sending gets to see it."""
 
@@ -75,6 +78,7 @@ class Connection(H11Protocol):
         if self._unread:
             self._rest = self.loop.call_later(_LINGER, self.transport.close)
         self._unset_keepalive_if_required()
+        self._choose_patience()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         return True
 
@@ -87,9 +91,14 @@ class Connection(H11Protocol):
         return data[skipped:]
 
     def on_response_complete(self) -> None:
+        self._choose_patience()
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and self._rest is None and not self.transport.is_closing():
             self._rest = self.loop.call_later(_LINGER, self.transport.close)
+
+    def _choose_patience(self) -> None:
+        crowded = len(self.connections) > self.limits.max_connections // 2
+        self.timeout_keep_alive = _KEEP_CROWDED if crowded else _KEEP
 
     def pause_writing(self) -> None:
         super().pause_writing()
