@@ -19,6 +19,7 @@ from vitrail.serving.door import Door, read_head
 from vitrail.serving.gate import HEADERS
 from vitrail.serving.keys import Keys
 from vitrail.serving.limits import Limits
+from vitrail.serving.metrics import Metrics
 
 KEY = "a key of sixteen letters".replace(" ", "-")
 
@@ -64,7 +65,7 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], dict]:
 
 
 @pytest.mark.parametrize("pause", [False, True])
-def test_turned_away_with_all_that_an_answer_has_and_the_connection_lives_on(pause):
+def test_turned_away_with_all_that_an_answer_has_and_the_connection_lives_on(pause, caplog):
     body = picture() + b"\0" * 300_000  # more than arrives at once
     with full() as (found, held), socket.create_connection(("127.0.0.1", found.port)) as client:
         for _ in range(3):
@@ -83,6 +84,8 @@ def test_turned_away_with_all_that_an_answer_has_and_the_connection_lives_on(pau
             assert headers["x-request-id"] == "mine"
             assert all(headers[name.decode()] == value.decode() for name, value in HEADERS.items())
         assert 'vitrail_rejected_total{code="busy"} 3.0' in httpx.get(f"{found.url}/metrics").text
+        wait_for(lambda: found.service.turned_away == 0)  # the log has said so
+        assert any(record.getMessage() == "turned away" for record in caplog.records)
         held.set()
         wait_for(lambda: found.service.batcher.pending == 0)
         client.sendall(request(picture()))
@@ -162,7 +165,6 @@ def test_what_it_understands_the_parser_understands_alike(first, pairs, sane, re
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_left_to_the_parser_or_answered(data):
-    service = SimpleNamespace(
-        draining=False, batcher=SimpleNamespace(full=lambda: True), limits=Limits(), admit=lambda: None
-    )
-    assert Door(service, Keys(())).turn_away(b"POST /" + data, "") is None  # pyright: ignore[reportArgumentType]
+    batcher, nothing = SimpleNamespace(full=lambda: True), lambda: None
+    service = SimpleNamespace(draining=False, batcher=batcher, limits=Limits(), admit=nothing, metrics=Metrics())
+    assert Door(service, Keys(())).turn_away(b"POST /" + data) is None  # pyright: ignore[reportArgumentType]

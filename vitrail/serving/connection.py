@@ -67,7 +67,7 @@ class Connection(H11Protocol):
         """Whether a new request was answered at the door: then the parser never hears of it."""
         if self.conn.states != _IDLE or self.conn.trailing_data[0]:
             return False
-        refused = self.door.turn_away(data, self.client[0] if self.client else "")
+        refused = self.door.turn_away(data)
         if refused is None:
             return False
         answer, self._unread = refused

@@ -1,14 +1,13 @@
 """The cheapest refusal: while there is no room, images are turned away on the first bytes of their request.
 
 Under overload most requests are refused, and what that costs is taken from those that are answered. The usual way
-(parser, task, application) takes ten times as long as this. Whatever is unusual about a request goes the usual way,
-where the same is said about it.
+(parser, task, application, a line in the log) takes ten times as long. They are counted, and the log says once a second
+how many they were. Whatever is unusual about a request goes the usual way, where the same is said about it.
 """
 
 import json
-import time
 
-from vitrail.serving.gate import HEADERS, record
+from vitrail.serving.gate import HEADERS
 from vitrail.serving.keys import Keys, is_open
 from vitrail.serving.logs import request_id
 from vitrail.serving.refusals import Refusal, document
@@ -22,13 +21,14 @@ class Door:
     def __init__(self, service: Service, keys: Keys):
         self.service, self.keys = service, keys
         self._headers = b"".join(b"%s: %s\r\n" % each for each in HEADERS.items())
+        self._rejected = service.metrics.rejected.labels("busy")
+        self._requests = service.metrics.requests.labels("POST", "none", "503")
 
-    def turn_away(self, data: bytes, client: str) -> tuple[bytes, int] | None:
+    def turn_away(self, data: bytes) -> tuple[bytes, int] | None:
         """The answer to a request that begins with `data`, and how much of its body is still to come; None where it is
         to be read properly."""
         if not data.startswith(b"POST /") or self.service.draining or not self.service.batcher.full():
             return None
-        began = time.perf_counter()
         head = read_head(data)
         if head is None:
             return None
@@ -41,10 +41,10 @@ class Door:
         try:
             self.service.admit()
         except Refusal as refusal:
-            given = request_id(headers.get(b"x-request-id"))
-            self.service.metrics.rejected.labels(refusal.code).inc()
-            record(self.service, given, "POST", path, "none", refusal.status, time.perf_counter() - began, 0, client)
-            return self._answer(refusal, given), left
+            self.service.turned_away += 1
+            self._rejected.inc()
+            self._requests.inc()
+            return self._answer(refusal, request_id(headers.get(b"x-request-id"))), left
         return None
 
     def _answer(self, refusal: Refusal, given: str) -> bytes:

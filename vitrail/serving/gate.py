@@ -145,34 +145,17 @@ class Passage:
         seconds = time.perf_counter() - self.began
         status = self.status if self.status is not None and not (self.left and self.status == _GONE) else _GONE
         route = getattr(self.scope.get("route"), "path", "none")
-        client = (self.scope.get("client") or ("",))[0]
-        scope = self.scope
-        record(self.service, self.id, scope["method"], scope["path"], route, status, seconds, self.received, client)
-
-
-def record(
-    service: Service,
-    given: str,
-    method: str,
-    path: str,
-    route: str,
-    status: int,
-    seconds: float,
-    received: int,
-    client: str,
-) -> None:
-    """A request and its answer, counted and in the log."""
-    service.metrics.answered(method, route, status, seconds)
-    facts: dict[str, Any] = {
-        "request_id": given,
-        "method": method,
-        "path": path[:256],
-        "status": status,
-        "milliseconds": round(seconds * 1000, 2),
-        "bytes": received,
-        "client": client,
-    }
-    log("request", **facts)
+        self.service.metrics.answered(self.scope["method"], route, status, seconds)
+        facts: dict[str, Any] = {
+            "request_id": self.id,
+            "method": self.scope["method"],
+            "path": self.scope["path"][:256],
+            "status": status,
+            "milliseconds": round(seconds * 1000, 2),
+            "bytes": self.received,
+            "client": (self.scope.get("client") or ("",))[0],
+        }
+        log("request", **facts)
 
 
 def _number(text: bytes | None) -> int:

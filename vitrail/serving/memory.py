@@ -3,15 +3,20 @@
 import contextlib
 import ctypes
 
-_ARENA_MAX = -8
-"""M_ARENA_MAX of glibc's malloc.h."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""Of glibc's malloc.h."""
 
 
 def share_memory() -> None:
-    """All threads from one place: to be called before there are any, so before torch is imported.
+    """All threads from one place, which keeps what a batch needs: to be called before there are any, so before torch
+    is imported.
 
     By default each thread keeps to itself tens of megabytes of what its largest image took, and the process grows with
-    the number of threads that have met a large one.
+    the number of threads that have met a large one. And what is larger than 128 kB goes back to the system at once:
+    the buffer of every read from a connection, and much of every batch, would be fetched from it page by page again.
     """
     with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        library = ctypes.CDLL(None)
+        library.mallopt(_ARENA_MAX, 1)
+        library.mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most it takes
+        library.mallopt(_TRIM_THRESHOLD, 128 << 20)

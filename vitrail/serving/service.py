@@ -39,6 +39,8 @@ class Service:
         self.body_bytes = 0
         """Of all request bodies in memory."""
         self.draining = False
+        self.turned_away = 0
+        """Requests refused at the door since the log last said so."""
 
     @contextlib.asynccontextmanager
     async def life(self, app: Any) -> AsyncIterator[None]:
@@ -64,6 +66,9 @@ class Service:
     async def _watch(self) -> None:
         """A model that has not answered yet, or not the last time, is asked until it does; then it is ready (again)."""
         while True:
+            if self.turned_away:
+                log("turned away", logging.WARNING, requests=self.turned_away, waiting=self.batcher.pending)
+                self.turned_away = 0
             for served in self.models:
                 if not served.warm or served.failing:
                     try:
