@@ -31,8 +31,10 @@ format: setup
 test: lint
 	$(TEST) -m "not slow"
 
+# What measures speed comes last, alone and with all processors.
 test-all: lint
 	$(TEST)
+	$(BIN)/python -m pytest -m slow tests/serving/test_load.py
 
 bench: setup
 	$(BIN)/python bench/forward.py

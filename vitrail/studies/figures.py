@@ -47,7 +47,7 @@ def dots(groups: dict[str, list[tuple[str, Point]]], theme: Theme = LIGHT) -> by
     axes.set_yticks([-index for index in range(len(rows))], [short(name, 40) for _, name, _ in rows])
     axes.set_xlabel("top-1 accuracy on the test split, %", color=theme.soft)
     if len(groups) > 1:
-        _legend(axes, theme)
+        figure.legend(loc="outside upper center", ncols=len(groups), frameon=False, labelcolor=theme.ink)
     return png(figure)
 
 
@@ -64,9 +64,5 @@ def _style(place: int, theme: Theme) -> dict[str, Any]:
 
 def _finish(axes: Any, theme: Theme) -> None:
     axes.set_ylabel("top-1 accuracy on the test split, %", color=theme.soft)
-    _legend(axes, theme)
-
-
-def _legend(axes: Any, theme: Theme) -> None:
     legend = axes.legend(frameon=False, labelcolor=theme.ink)
     legend.set_zorder(0)
