@@ -55,6 +55,17 @@ def test_not_ready_while_the_model_does_not_answer():
         assert httpx.post(f"{found.url}/predict", files={"file": picture()}).status_code == 200
 
 
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):
+    """Nagle's algorithm would keep its end back for 40 ms."""
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            assert client.get("/v2/health/live").status_code == 200
+            times.append(time.perf_counter() - start)
+    assert min(times) < 0.035
+
+
 def test_not_ready_while_the_model_fails_and_ready_again_when_it_does_not():
     engine = PlayedEngine()
     with played(engine) as found:

@@ -21,7 +21,8 @@ def bind(host: str, port: int, *, open_to_all: bool) -> socket.socket:
             f"--host {host}: everyone who reaches this machine could use the server; "
             "ask for a key with --api-key-file FILE, or give --insecure"
         )
-    listener = socket.socket(family, kind)
+    # Named, or asyncio does not know TCP when it sees it, and lets the end of every answer wait 40 ms for the client.
+    listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
