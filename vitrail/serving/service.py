@@ -12,6 +12,7 @@ from vitrail.inference.engines import Engine, processors
 from vitrail.serving.batcher import Batcher
 from vitrail.serving.limits import Limits
 from vitrail.serving.logs import log
+from vitrail.serving.memory import give_back
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.models import Models, Served
 from vitrail.serving.refusals import ClientGone, Refusal, busy
@@ -41,6 +42,8 @@ class Service:
         self.draining = False
         self.turned_away = 0
         """Requests refused at the door since the log last said so."""
+        self._used = False
+        """Whether there was work since memory was last given back."""
 
     @contextlib.asynccontextmanager
     async def life(self, app: Any) -> AsyncIterator[None]:
@@ -69,6 +72,9 @@ class Service:
             if self.turned_away:
                 log("turned away", logging.WARNING, requests=self.turned_away, waiting=self.batcher.pending)
                 self.turned_away = 0
+            if self._used and not self.batcher.pending:
+                self._used = False
+                give_back()
             for served in self.models:
                 if not served.warm or served.failing:
                     try:
@@ -94,6 +100,7 @@ class Service:
     async def answers(self, request: Request, served: Served, what: str, contents: Sequence[Any]) -> list[Any]:
         """An answer or a Refusal for each; within the deadline, and only for as long as somebody waits for them."""
         work = self.batcher.submit(served.lane(what), contents)
+        self._used = True
         gone = asyncio.ensure_future(request.receive())  # after the body this returns when the client has left
         try:
             async with asyncio.timeout(self.limits.deadline_seconds):
