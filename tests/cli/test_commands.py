@@ -12,6 +12,9 @@ from tests.conftest import toy
 from tests.warm import run
 from vitrail.cli import COMMANDS, main
 
+QUIET = 0.15
+"""Seconds that those imports take on the machine the half second is promised for, where nothing else runs."""
+
 
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["models"], ["models", "--json"], ["plan", "B/16", "--images", "10"]]
@@ -21,7 +24,7 @@ def test_quick_commands_answer_in_under_half_a_second_and_import_no_torch(argume
     # On a machine that is slow, or busy with the tests beside this one, Python's own imports are slow alike.
     known = "import asyncio, email.message, http.client, unittest.mock, xml.dom.minidom"
     fastest, usual = (min(processor_seconds(each) for _ in range(5)) for each in (code, known))
-    assert fastest < 0.5 * max(1, usual / 0.15)
+    assert fastest < 0.5 * max(1, usual / QUIET)
 
 
 def processor_seconds(code: str) -> float:

@@ -164,7 +164,7 @@ def test_what_it_understands_the_parser_understands_alike(first, pairs, sane, re
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_left_to_the_parser_or_answered(data):
-    batcher, nothing = SimpleNamespace(full=lambda: True), lambda: None
-    service = SimpleNamespace(draining=False, batcher=batcher, limits=Limits(), admit=nothing, metrics=Metrics())
+def test_any_bytes_may_come_and_none_are_answered_while_there_is_room(data):
+    read_head(b"POST /" + data)
+    service = SimpleNamespace(draining=False, no_room=lambda: None, limits=Limits(), metrics=Metrics())
     assert Door(service, Keys(())).turn_away(b"POST /" + data) is None  # pyright: ignore[reportArgumentType]

@@ -27,10 +27,10 @@ class Door:
     def turn_away(self, data: bytes) -> tuple[bytes, int] | None:
         """The answer to a request that begins with `data`, and how much of its body is still to come; None where it is
         to be read properly."""
-        if not data.startswith(b"POST /") or self.service.draining or not self.service.batcher.full():
+        if not data.startswith(b"POST /") or self.service.draining:
             return None
-        head = read_head(data)
-        if head is None:
+        refusal = self.service.no_room()
+        if refusal is None or (head := read_head(data)) is None:
             return None
         path, headers, start, length = head
         left = length - (len(data) - start)
@@ -38,14 +38,10 @@ class Door:
             return None
         if not is_open(path) and not self.keys.accept(headers.items()):
             return None
-        try:
-            self.service.admit()
-        except Refusal as refusal:
-            self.service.turned_away += 1
-            self._rejected.inc()
-            self._requests.inc()
-            return self._answer(refusal, request_id(headers.get(b"x-request-id"))), left
-        return None
+        self.service.turned_away += 1
+        self._rejected.inc()
+        self._requests.inc()
+        return self._answer(refusal, request_id(headers.get(b"x-request-id"))), left
 
     def _answer(self, refusal: Refusal, given: str) -> bytes:
         body = json.dumps(document(refusal)).encode()

@@ -65,8 +65,8 @@ class Gate:
     def _admit(self, scope: Scope) -> None:
         if not is_open(scope["path"]) and not self.keys.accept(scope["headers"]):
             raise Refusal(401, "unauthorized", "give the API key: Authorization: Bearer KEY")
-        if scope["method"] == "POST":  # whatever is posted here is images
-            self.service.admit()
+        if scope["method"] == "POST" and (refusal := self.service.no_room()):  # whatever is posted here is images
+            raise refusal
 
 
 class Passage:

@@ -84,11 +84,12 @@ class Service:
                         log("not ready", logging.ERROR, model=served.name, reason=str(error))
             await asyncio.sleep(_LOOK_EVERY)
 
-    def admit(self) -> None:
-        """Refuse images there is no room for before anything else is done for them: under overload most of what comes
-        is refused, and what that costs is taken from those that are answered."""
-        if self.batcher.full():
-            raise busy(f"{self.batcher.pending} images are waiting, as many as there is room for")
+    def no_room(self) -> Refusal | None:
+        """What images are told that there is no room for, before anything else is done for them: under overload most
+        of what comes is refused, and what that costs is taken from those that are answered."""
+        if not self.batcher.full():
+            return None
+        return busy(f"{self.batcher.pending} images are waiting, as many as there is room for")
 
     def accepting(self, served: Served) -> None:
         """Refuse before the body is read what would be refused after."""
