@@ -62,6 +62,19 @@ def test_facts_travel_with_the_file(model, engines):
         assert engine.facts.features_width == 32
 
 
+def test_a_batch_fits_into_the_caches():
+    at_once = {}
+    for name, size in [("Ti/16", 224), ("B/16", 224), ("B/16", 384), ("Ti/16", 32), ("R50x1", 224)]:
+        at_once[name, size] = TorchEngine(vitrail.create(name, image_size=size, num_classes=3)).batch_size
+    assert at_once == {("Ti/16", 224): 5, ("B/16", 224): 5, ("B/16", 384): 1, ("Ti/16", 32): 64, ("R50x1", 224): 16}
+
+
+def test_without_a_batch_size_it_is_the_engine_s(engines):
+    for engine in engines.values():
+        assert Predictor(engine).batch_size == engine.batch_size
+        assert Predictor(engine, 3).batch_size == 3
+
+
 def test_many_threads_get_the_answers_of_one(model, exported):
     images = [encoded(place) for place in range(30)]
     alone = Predictor(TorchEngine(model)).predict(images)

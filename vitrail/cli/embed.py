@@ -22,7 +22,7 @@ def command(
     resume: bool = False,
     overwrite: bool = False,
     engine: EngineName | None = None,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     workers: int | None = None,
     device: str = "auto",
     model_name: Annotated[str | None, tyro.conf.arg(name="model")] = None,
@@ -42,7 +42,7 @@ def command(
         overwrite: Replace what is there.
         engine: What runs the model; auto measures for a second and remembers the fastest beside the model. By
             default what auto found before, else torch, or auto where many pictures are to come.
-        batch_size: Pictures at a time.
+        batch_size: Pictures at a time; by default about a thousand tokens, which processors do best.
         workers: Batches under way at once; one a processor, up to eight.
         device: For torch: auto, cpu, cuda, mps.
         model_name: The model's name (such as B/16), where a weights file cannot say.

@@ -25,7 +25,7 @@ class Work:
     paths: tuple[str, ...]
     engine: str | None
     loading: Loading
-    batch_size: int
+    batch_size: int | None
     workers: int | None
 
 

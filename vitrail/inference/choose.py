@@ -156,21 +156,21 @@ def _fastest(memory: "Memory", openers: dict[Any, Callable[[], Engine]], workers
     return opened[best]
 
 
-def measure(engines: dict[str, Engine], seconds: float = MEASURED_SECONDS, batch_size: int = 8) -> dict[str, float]:
+def measure(engines: dict[str, Engine], seconds: float = MEASURED_SECONDS) -> dict[str, float]:
     """Images a second of each, taking turns so that what else the machine does meanwhile falls on all of them."""
     rounds = 2
     counts, spent = dict.fromkeys(engines, 0), dict.fromkeys(engines, 0.0)
     for turn in range(rounds + 1):
         for name, engine in engines.items():
-            done, took = _run_for(engine, seconds / rounds / len(engines) if turn else 0.0, batch_size)
+            done, took = _run_for(engine, seconds / rounds / len(engines) if turn else 0.0)
             if turn:  # the first is to warm up
                 counts[name] += done
                 spent[name] += took
     return {name: counts[name] / spent[name] for name in engines}
 
 
-def _run_for(engine: Engine, seconds: float, batch_size: int) -> tuple[int, float]:
-    images = np.zeros((batch_size, *engine.facts.input_shape), np.float32)
+def _run_for(engine: Engine, seconds: float) -> tuple[int, float]:
+    images = np.zeros((engine.batch_size, *engine.facts.input_shape), np.float32)
     run = engine.logits if engine.facts.config.num_classes else engine.features
     done, lock = 0, threading.Lock()
     start = time.perf_counter()
@@ -180,7 +180,7 @@ def _run_for(engine: Engine, seconds: float, batch_size: int) -> tuple[int, floa
         while True:
             run(images)
             with lock:
-                done += batch_size
+                done += len(images)
             if time.perf_counter() - start >= seconds:
                 return
 

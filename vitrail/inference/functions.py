@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.inference.choose import open_engine
 from vitrail.inference.engines import Engine
-from vitrail.inference.predictor import BATCH_SIZE, Predictor, default_workers
+from vitrail.inference.predictor import Predictor, default_workers
 from vitrail.models.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def predict(
     *,
     top: int = 5,
     engine: str | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
 ) -> list[Prediction]:
     """The most likely classes of pictures, in order; one that cannot be read says why in `error`.
 
@@ -32,7 +32,7 @@ def predict(
 
 
 def embed(
-    model: "nn.Module | str | Path", images: Any, *, engine: str | None = None, batch_size: int = BATCH_SIZE
+    model: "nn.Module | str | Path", images: Any, *, engine: str | None = None, batch_size: int | None = None
 ) -> np.ndarray:
     """The features [pictures, width] of pictures, which may be all that `predict` takes."""
     return Predictor(_engine(model, images, engine), batch_size).embed(images)

@@ -24,7 +24,6 @@ from vitrail.inference.inputs import Input, from_memory
 from vitrail.inference.outputs import writable
 from vitrail.models.prediction import Guess, Prediction
 
-BATCH_SIZE = 16
 MOST_WORKERS = 8
 
 
@@ -47,10 +46,10 @@ class _Result:
 class Predictor:
     """An engine with the one way from a picture to its input: what evaluation does, by the same code."""
 
-    def __init__(self, engine: Engine, batch_size: int = BATCH_SIZE) -> None:
-        if batch_size < 1:
+    def __init__(self, engine: Engine, batch_size: int | None = None) -> None:
+        if batch_size is not None and batch_size < 1:
             raise UserError(f"--batch-size must be at least 1, not {batch_size}")
-        self.engine, self.batch_size = engine, batch_size
+        self.engine, self.batch_size = engine, batch_size or engine.batch_size
         self._transform = EvaluationTransform(engine.facts.preprocessing)
         self._normalise = Normaliser(engine.facts.preprocessing)
 

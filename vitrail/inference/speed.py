@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Run = Callable[[], Any]
 PEAK = "matrix product"
 """The name of the machine's own peak among the programs that take turns."""
@@ -30,16 +32,18 @@ class Ratio:
 
 
 def interleave(runs: Mapping[str, Run], rounds: int, least: float = 0.25) -> dict[str, list[float]]:
-    """Seconds a call of each, in every round. All take a turn in a round, of at least `least` seconds; the order turns
-    around from round to round, so that none always follows the same one."""
+    """Seconds a call of each, in every round. All take a turn in a round, of at least `least` seconds, in an order
+    drawn anew each time: threads that one leaves spinning, or caches it leaves cold, are not always the same one's
+    loss."""
     assert rounds >= 1
     repeats = {}
     for name, run in runs.items():
         run()  # the first call prepares
         repeats[name] = max(1, round(least / seconds(run)))
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds):
-        for name in list(runs)[:: 1 if turn % 2 else -1]:
+    names, order = list(runs), np.random.default_rng(0)
+    for _ in range(rounds):
+        for name in (names[place] for place in order.permutation(len(names))):
             times[name].append(seconds(runs[name], repeats[name]))
     return times
 

@@ -20,6 +20,8 @@ from vitrail.launched import available_processors
 
 Name = Literal["torch", "onnxruntime", "openvino"]
 NAMES: tuple[Name, ...] = get_args(Name)
+TOKENS = 1024
+"""Of a batch that a processor does best: with more, what a layer leaves is out of the caches when the next reads it."""
 
 
 class Engine(Protocol):
@@ -27,6 +29,11 @@ class Engine(Protocol):
     facts: Facts
     workers: int
     """How many threads it is ready to be called by at once."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many pictures at a time it does best."""
+        ...
 
     def logits(self, images: np.ndarray) -> np.ndarray: ...
 
@@ -42,6 +49,10 @@ class ExportedEngine(ABC):
 
     facts: Facts
     outputs: frozenset[str]
+
+    @property
+    def batch_size(self) -> int:
+        return batch_in_caches(self.facts)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         require_head(self.facts)
@@ -67,6 +78,11 @@ def processors() -> int:
     available = available_processors()
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(available, int(wanted))) if wanted.isdigit() else available
+
+
+def batch_in_caches(facts: Facts) -> int:
+    config = facts.config
+    return 16 if config.family == "resnet" else max(1, min(64, TOKENS // config.tokens))
 
 
 def package(name: str) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.inference.engines import processors, require_head
+from vitrail.inference.engines import batch_in_caches, processors, require_head
 from vitrail.inference.engines.facts import Facts
 
 
@@ -24,6 +24,10 @@ class TorchEngine:
         self.workers = workers
         # One thread that calls may use what PyTorch is set to; several share the processors.
         self.threads = torch.get_num_threads() if workers == 1 else max(1, processors() // workers)
+
+    @property
+    def batch_size(self) -> int:
+        return batch_in_caches(self.facts) if self.device.type == "cpu" else 64
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         require_head(self.facts)
