@@ -1,6 +1,6 @@
 """What --fast gains: the fastest within a loss on real weights, beside timm's eager model.
 
-    VITRAIL_ASSETS=... python bench/fast.py [--max-drop 1.0] [--rounds 15] [--json bench/fast.json]
+    VITRAIL_ASSETS=... python bench/fast.py [--max-drop 1.0] [--rounds 15] [--least 2.0 2.5] [--json bench/fast.json]
 
 First the search: DeiT-Ti/16 on the sample photos, int8 and merged tokens on ONNX Runtime, top-1 of each. Then speed,
 taking turns with timm: Ti/16 at batch 16 with those weights, B/16 at batch 8 with random ones and the same settings.
@@ -9,6 +9,7 @@ taking turns with timm: Ti/16 at batch 16 with those weights, B/16 at batch 8 wi
 import argparse
 import json
 import os
+import sys
 import tempfile
 import warnings
 from functools import partial
@@ -55,6 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--max-drop", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--least", type=float, nargs=2, help="exit 1 if Ti/16 or B/16 gains less")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     assets = Path(os.environ.get("VITRAIL_ASSETS", "assets"))
@@ -75,6 +77,8 @@ def main() -> None:
         top1 = {"plain": outcome.plain.top1, "fast": outcome.chosen.top1}
         document = {"machine": machine(), "rounds": options.rounds, "top1": top1, "rows": rows}
         options.json.write_text(json.dumps(document, indent=2))
+    if options.least is not None:
+        sys.exit(any(row["ratio"] < least for row, least in zip(rows, options.least, strict=True)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """From a folder of photos to labels, against the peers' own ways; large photos; and a cold start. On a quiet machine:
 
-    VITRAIL_ASSETS=FOLDER python bench/predict.py [--rounds 5] [--photos 500] [--large 60] [--json bench/predict.json]
+    VITRAIL_ASSETS=FOLDER python bench/predict.py [--rounds 5] [--photos 500] [--large 60] [--least 1.3]
+        [--json bench/predict.json]
 
 A ratio is the peer's time over ours for one round, the two run one right after the other in turns; above 1 we are
 faster. Median and the middle half of the rounds are given. Real weights (DeiT-Ti), the same in every program.
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=500)
     parser.add_argument("--large", type=int, default=60, help="photos of 12 megapixels; 0: none")
     parser.add_argument("--engine", default="auto")
+    parser.add_argument("--least", type=float, help="exit 1 if a ratio is below, or labels agree on under 99 %%")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -201,6 +203,8 @@ def main() -> None:
         rows += cold_start(onnx, huggingface, next(photos.rglob("*.JPEG")), options.rounds)
     if options.json:
         options.json.write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": rows}, indent=2))
+    if options.least is not None:
+        sys.exit(any(row["ratio"] < options.least or row.get("agreement", 1.0) < 0.99 for row in rows))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ from PIL import Image
 import vitrail
 from tests.conftest import toy
 from vitrail.cli import main
+from vitrail.cli.streaming import _first
 from vitrail.config import Preprocessing
 from vitrail.inference.checking import Comparison
 from vitrail.inference.export import export
+from vitrail.inference.inputs import find
 
 CLASSES = tuple("abcdefg")
 
@@ -95,6 +97,7 @@ def test_what_the_user_can_fix_is_exit_2(onnx, tmp_path, capsys):
         (("predict", onnx, tmp_path, "--out", tmp_path / "x.txt"), "must end in .csv or .jsonl or .parquet"),
         (("predict", onnx, tmp_path, "--top", "0"), "--top must be at least 1"),
         (("predict", onnx, tmp_path, "--engine", "torch"), "--engine torch cannot run"),
+        (("predict", onnx, tmp_path, "--device", "cuda"), "--device cuda: an exported model runs on the CPU"),
         (("predict", tmp_path / "no.onnx", tmp_path / "broken.jpg"), "there is no such file"),
         (("embed", onnx, tmp_path, "--out", tmp_path / "x.csv"), "must end in .parquet"),
         (("export", onnx.with_name("bundle"), "--out", tmp_path / "x.xml"), "ends in .onnx"),
@@ -129,6 +132,36 @@ def test_a_list_on_stdin_and_an_archive(onnx, tmp_path):
     archived = json.loads(run("predict", onnx, tmp_path / "photos.tar", "--json").stdout)
     assert sorted(row["path"].rpartition("/")[2] for row in archived) == ["000000.bmp", "000001.bmp", "000002.bmp"]
     assert {row["path"][-8:]: row["top"] for row in archived} == {row["path"][-8:]: row["top"] for row in rows}
+
+
+def test_what_is_broken_after_what_was_done_before_is_no_failure(onnx, tmp_path, capsys):
+    photos, out = fill(tmp_path / "photos", 3), tmp_path / "out.csv"
+    main(["predict", str(onnx), str(photos), "--out", str(out)])
+    (photos / "0000" / "999999.bmp").write_bytes(b"broken")
+    main(["predict", str(onnx), str(photos), "--out", str(out), "--resume"])
+    assert len(paths_in(out)) == 4
+
+
+def test_a_full_disk_is_said_and_what_is_written_stays(onnx, tmp_path):
+    photos, out = fill(tmp_path / "photos", 200), tmp_path / "out.jsonl"
+    full = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    full += "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    result = run("predict", onnx, photos, "--out", out, setup=full)
+    assert result.returncode == 2
+    assert f"{out}: cannot be written: File too large" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert run("predict", onnx, photos, "--out", out, "--resume").returncode == 0
+    assert len(set(paths_in(out))) == len(paths_in(out)) == 200
+
+
+def test_archives_are_not_read_to_count_them(tmp_path):
+    photos = fill(tmp_path / "photos", 40)
+    subprocess.run(["tar", "-cf", tmp_path / "photos.tar", "-C", tmp_path, "photos"], check=True)
+    loose = sorted(map(str, photos.rglob("*.bmp")))[:3]
+    inputs = find([*loose, tmp_path / "photos.tar"])
+    assert len(_first(inputs, 2000)) == 4
+    assert len(list(inputs)) == 39
+    assert len(_first(find([photos]), 2000)) == 40
 
 
 def test_features_are_written(onnx, tmp_path):

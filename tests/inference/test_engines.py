@@ -1,10 +1,14 @@
 """Every engine gives torch's numbers; exported models run without torch; `auto` measures, remembers, never fails."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -66,7 +70,7 @@ def test_a_batch_fits_into_the_caches():
     at_once = {}
     for name, size in [("Ti/16", 224), ("B/16", 224), ("B/16", 384), ("Ti/16", 32), ("R50x1", 224)]:
         at_once[name, size] = TorchEngine(vitrail.create(name, image_size=size, num_classes=3)).batch_size
-    assert at_once == {("Ti/16", 224): 5, ("B/16", 224): 5, ("B/16", 384): 1, ("Ti/16", 32): 64, ("R50x1", 224): 16}
+    assert at_once == {("Ti/16", 224): 5, ("B/16", 224): 5, ("B/16", 384): 1, ("Ti/16", 32): 16, ("R50x1", 224): 16}
 
 
 def test_without_a_batch_size_it_is_the_engine_s(engines):
@@ -202,6 +206,36 @@ def test_a_choice_is_for_these_weights_on_this_machine(bundle, monkeypatch):
     monkeypatch.undo()
     (bundle / "config.json").write_text((bundle / "config.json").read_text() + "\n")
     assert Memory.beside(bundle, Loading()).recall(2) is None
+
+
+def test_an_export_is_kept_for_its_weights_labels_and_size_and_a_killed_one_is_swept_away(
+    bundle, model, tmp_path, monkeypatch
+):
+    def written(_, path: Path, **__) -> Any:
+        path.write_bytes(b"")
+        return SimpleNamespace(files=(path,))
+
+    monkeypatch.setattr("vitrail.inference.export.export", written)
+    labels = tmp_path / "labels.txt"
+
+    def made(**options) -> bool:
+        """Whether it had to be exported."""
+        said = []
+        Memory.beside(bundle, Loading(**options)).exported(model, said.append)
+        return bool(said)
+
+    labels.write_text("a\nb\n")
+    assert [made(labels=labels), made(), made(image_size=64)] == [True] * 3
+    assert [made(labels=labels), made(), made(image_size=64)] == [False] * 3
+    labels.write_text("a\nc\n")
+    assert [made(labels=labels), made()] == [True, False]
+    folder = Memory.beside(bundle, Loading()).folder
+    for name, age in (("killed", 7200), ("under way", 0)):
+        (folder / f".0123.onnx.{name}").mkdir()
+        os.utime(folder / f".0123.onnx.{name}", (time.time() - age,) * 2)
+    (bundle / "config.json").write_text((bundle / "config.json").read_text() + "\n")
+    assert [made(), made()] == [True, False]
+    assert [each.suffix for each in sorted(folder.iterdir())] == [".under way", ".onnx"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 1}', b"\xff"])

@@ -132,6 +132,11 @@ def test_what_is_refused_leaves_nothing_and_harms_nothing(model, tmp_path):
     for name, to in (("model.txt", "onnx"), ("model.onnx", "openvino"), ("model.onnx", "torch")):
         with pytest.raises(UserError, match="whose name ends in"):
             export(model, tmp_path / name, to)
+    for name, to, beside in (("a.xml", "openvino", "a.bin"), ("a.onnx", "onnx", "a.onnx.data")):
+        (tmp_path / beside).write_text("of something else")
+        with pytest.raises(UserError, match=rf"{beside}: exists already"):
+            export(model, tmp_path / name, to)
+        assert (tmp_path / beside).read_text() == "of something else"
     (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(UserError, match="is a folder"):
         export(model, tmp_path / "folder.onnx")

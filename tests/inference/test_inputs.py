@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import weakref
 import zipfile
 
 import numpy as np
@@ -51,7 +52,11 @@ def test_folders_are_walked_in_order_and_only_images_count(photos):
 def test_files_are_taken_whatever_their_name_and_globs_take_images(photos):
     assert names(find([photos / "readme.txt"])) == [str(photos / "readme.txt")]
     assert len(names(find([f"{photos}/n0/*.png"]))) == 2
-    assert len(names(find([f"{photos}/**/*"]))) == 12 + 12  # the folders n0 n1 n2 and what is in them
+    inner = photos / "n0" / "deep"
+    inner.mkdir()
+    (inner / "00.png").write_bytes(encoded(1))
+    for pattern in ("**", "**/*", "**/*.*g", "*"):
+        assert sorted(names(find([f"{photos}/{pattern}"]))) == sorted(names(find([photos]))), pattern
     odd = photos / "a[1].png"
     odd.write_bytes(encoded(1))
     assert names(find([odd])) == [str(odd)]
@@ -61,7 +66,33 @@ def test_what_is_asked_for_and_not_there_is_said_at_once(tmp_path):
     with pytest.raises(UserError, match=r"nowhere\.jpg: there is no such file"):
         find([tmp_path / "nowhere.jpg"])
     with pytest.raises(UserError, match="nothing matches"):
-        list(find([f"{tmp_path}/*.jpg"]))
+        find([f"{tmp_path}/*.jpg"])
+
+
+def test_of_many_pictures_in_memory_one_that_is_not_there_has_a_row(photos, tmp_path):
+    found = list(from_memory([photos / "n0" / "00.png", tmp_path / "gone.jpg", f"{photos}/n1/*.png"]))
+    assert len(found) == 4
+    assert list(reasons(found)) == [str(tmp_path / "gone.jpg")]
+    with pytest.raises(UserError, match="there is no such file"):
+        list(from_memory(tmp_path / "gone.jpg"))
+
+
+def test_one_picture_is_told_from_several(photos):
+    one = np.zeros((8, 8, 3), np.uint8)
+    single = [photos / "n0" / "00.png", encoded(1), Image.fromarray(one), one, torch.zeros(3, 8, 8), one[None], [one]]
+    assert [inputs.several(each) for each in single] == [False] * len(single)
+    many = [photos, f"{photos}/*", "photos.zip", [one, one], np.stack([one, one]), torch.zeros(2, 3, 8, 8), iter([one])]
+    assert [inputs.several(each) for each in many] == [True] * len(many)
+
+
+def test_inputs_that_are_put_back_are_let_go_of():
+    taken = [inputs.Input(str(number), bytes) for number in range(3)]
+    kept = [weakref.ref(each) for each in taken]
+    again = inputs.put_back(taken, iter([inputs.Input("3", bytes)]))
+    assert next(again).path == "0"
+    taken.clear()
+    assert [each() is None for each in kept] == [True, False, False]
+    assert names(again) == ["1", "2", "3"]
 
 
 def test_a_list_on_stdin_is_read_line_by_line(photos):
@@ -81,7 +112,8 @@ def test_names_that_are_no_text_are_read(tmp_path):
 def test_folders_devices_and_pipes_are_not_read_as_pictures(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "null.png").symlink_to("/dev/null")
-    assert "not a regular file" in reasons(find([tmp_path / "null.png"]))[str(tmp_path / "null.png")]
+    said = reasons(find([tmp_path]))
+    assert said == {str(tmp_path / name): "is not a regular file" for name in ("null.png", "pipe.png")}
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"])

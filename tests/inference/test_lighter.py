@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 
 import vitrail
@@ -67,6 +68,24 @@ def test_fast_writes_the_fastest_within_the_drop(bundle, photos, tmp_path, capsy
     assert document["check"]["n"] == 1  # the test split that was cut
     assert document["check"]["drop"] <= 100
     assert OnnxEngine(out).logits(images(toy(depth=1))).shape == (3, 7)
+
+
+def test_fast_knows_that_a_resnet_has_nothing_to_merge_or_quantise(photos, tmp_path, capsys):
+    resnet = vitrail.create("R50x1", stages=(1,), stem_width=32, image_size=32, num_classes=7)
+    vitrail.save(described(resnet), tmp_path / "resnet")
+    out = tmp_path / "fast.onnx"
+    flags = ("--check", photos, "--max-drop", "100", "--opset", "21")
+    assert run("export", tmp_path / "resnet", "--out", out, "--fast", *flags) == 0
+    assert not OnnxEngine(out).facts.changes
+    assert onnx.load(str(out)).opset_import[0].version == 21
+
+
+def test_merging_and_calibrated_int8_by_the_command(bundle, photos, tmp_path, capsys):
+    out = tmp_path / "light.onnx"
+    flags = ("--int8", "--calibrate", photos, "--merge-tokens", "2", "--check", photos, "--max-drop", "100")
+    assert run("export", bundle, "--out", out, *flags) == 0
+    assert OnnxEngine(out).facts.changes == {"merge_tokens": 2, "int8": "static"}
+    assert "agreement" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("flags", "words"), [

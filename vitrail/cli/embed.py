@@ -41,7 +41,8 @@ def command(
         resume: Go on with --out: what it has is not done again.
         overwrite: Replace what is there.
         engine: What runs the model; auto measures for a second and remembers the fastest beside the model. By
-            default what auto found before, else torch, or auto where many pictures are to come.
+            default what auto found before, else torch, or auto where many pictures are to come; of an exported file
+            onnxruntime, or openvino for .xml.
         batch_size: Pictures at a time; by default about a thousand tokens, which processors do best.
         workers: Batches under way at once; one a processor, up to eight.
         device: For torch: auto, cpu, cuda, mps.

@@ -81,7 +81,9 @@ def command(
 
     if fast:
         assert check is not None
-        written, outcome = export_fastest(loaded, out, check, max_drop=max_drop, overwrite=overwrite, say=note)
+        written, outcome = export_fastest(
+            loaded, out, check, max_drop=max_drop, opset=opset, overwrite=overwrite, say=note
+        )
         note(f"chosen: {outcome.chosen.candidate}, {outcome.chosen.speedup:.2f} x, {outcome.drop:.2f} points lost")
         found.append(compare(TorchEngine(loaded), _engine(written.files[0], outcome.chosen.candidate.engine), check))
     else:

@@ -4,14 +4,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.bar import Bar, Total
 from vitrail.errors import UserError
 from vitrail.inference.choose import MANY, Loading, Say, open_engine
-from vitrail.inference.inputs import STDIN, Input, find
+from vitrail.inference.inputs import STDIN, Input, find, put_back
 from vitrail.inference.outputs import Row, Writer, shares_folder, writable
 from vitrail.inference.predictor import Predictor, default_workers
 from vitrail.launched import started_together
@@ -91,15 +92,24 @@ def open_job(work: Work, say: Say = lambda _: None) -> Job:
     if work.workers is not None and work.workers < 1:
         raise UserError(f"--workers must be at least 1, not {work.workers}")
     inputs = find(work.paths, sys.stdin.buffer if STDIN in work.paths else None)
-    first = list(islice(inputs, 2))
+    first = _first(inputs, 2 if STDIN in work.paths else MANY)
     if not first:
         raise UserError(f"there is no picture in {', '.join(work.paths)}")
-    # The members of an archive come with their bytes, so they are not counted in advance.
-    more = [] if any("::" in (each.path or "") for each in first) else list(islice(inputs, MANY))
     count = default_workers(single=len(first) == 1) if work.workers is None else work.workers
-    many = len(more) == MANY
+    many = len(first) == MANY
     opened = open_engine(work.model, work.engine, workers=count, loading=work.loading, many=many, say=say)
-    return Job(chain(first, more, inputs), Predictor(opened, work.batch_size))
+    return Job(put_back(first, inputs), Predictor(opened, work.batch_size))
+
+
+def _first(inputs: Iterator[Input], most: int) -> list[Input]:
+    """Up to so many, to see how much there is to do; but of the members of archives, which come with their bytes, two.
+    A list on stdin is perhaps still being made, so of it no more than two are waited for."""
+    first: list[Input] = []
+    for each in islice(inputs, most):
+        first.append(each)
+        if len(first) > 1 and "::" in (each.path or ""):
+            break
+    return first
 
 
 def write(work: Work, output: Output) -> tuple[Job, Done]:
@@ -110,23 +120,22 @@ def write(work: Work, output: Output) -> tuple[Job, Done]:
         return streaming_together.write(work, output)
     job = open_job(work, note)
     writer = output.writer(job, output.path, resume=output.resume, overwrite=output.overwrite)
-    done = show(writer, output.rows(job, job.unseen(writer)))
+    done = show(writer, output.rows(job, job.unseen(writer)), Bar(total=Total(work.paths, writer.seen)))
     done.resumed = writer.count
     return job, done
 
 
-def show(writer: Writer, batches: Iterable[list[Row]], processes: int = 1) -> Done:
-    """Write the rows as they come; whatever stops the job, what is written stays and can be resumed. Progress is that
-    of the first of so many processes; 0: none is shown."""
+def show(writer: Writer, batches: Iterable[list[Row]], bar: Bar | None = None) -> Done:
+    """Write the rows as they come; whatever stops the job, what is written stays and can be resumed."""
     done, start, finished = Done(), time.perf_counter(), False
-    with _Progress(processes) as progress:
+    with bar or Bar() as bar:
         try:
             for rows in batches:
                 writer.write(rows)
                 done.n += len(rows)
                 done.errors += sum(row["error"] is not None for row in rows)
                 done.seconds = time.perf_counter() - start
-                progress.update(done)
+                bar.update(done)
             finished = True
         finally:
             writer.close(finished)
@@ -154,31 +163,5 @@ def tell(job: Job, done: Done, out: Path, json: bool, **more: Any) -> None:
 
 
 def check_some(done: Done) -> None:
-    if done.n and done.errors == done.n:
+    if done.n and done.errors == done.n and not done.resumed:
         raise UserError("not one of the pictures could be read", said_by_another=not done.first)
-
-
-class _Progress:
-    """Pictures done and images/s on stderr: a line that renews itself on a terminal, one in a while elsewhere."""
-
-    def __init__(self, processes: int) -> None:
-        self.processes = processes
-        self.terminal = sys.stderr.isatty() and processes > 0
-        self.last = time.monotonic()
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def update(self, done: Done) -> None:
-        now = time.monotonic()
-        if not self.processes or now - self.last < (0.2 if self.terminal else 30):
-            return
-        self.last = now
-        text = f"{done.n:,} pictures  {done.speed:.1f} images/s" + f"  {done.errors} unreadable" * bool(done.errors)
-        text += f"  (in the first of {self.processes} processes)" * (self.processes > 1)
-        start, end = ("\r\x1b[K", "") if self.terminal else ("", "\n")
-        print(f"{start}{text}", end=end, file=sys.stderr, flush=True)

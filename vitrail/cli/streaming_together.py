@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli import note
+from vitrail.cli.bar import Bar
 from vitrail.cli.streaming import Done, Job, Output, Work, open_job, show
 from vitrail.errors import UserError
 from vitrail.inference import shares
@@ -40,7 +41,7 @@ def write(work: Work, output: Output) -> tuple[Job, Done]:
         share = processes.all_or_none(lambda: shares.Share(place, opened))
         processes.first_alone(lambda: shares.check_shared(out, processes.count))
         inputs = share.take(job.inputs, processes.rank, processes.count, seen)
-        mine = show(share, output.rows(job, inputs), processes.count if processes.first else 0)
+        mine = show(share, output.rows(job, inputs), Bar(processes.count if processes.first else 0))
         done = Done.of_all(processes.gather(mine), resumed=len(seen), first=processes.first)
         rows = processes.gather(share.rows)
         processes.first_alone(lambda: shares.join(out, rows))

@@ -31,6 +31,8 @@ from vitrail.version import __version__
 CHOICES = "choices.json"
 MEASURED_SECONDS = 1.0
 """For all engines together."""
+ABANDONED_SECONDS = 3600
+"""An export that has not ended by then was killed."""
 MANY = 2000
 """Pictures from which on measuring, and exporting for it, pays without being asked for."""
 
@@ -82,6 +84,8 @@ def _open_exported(path: Path, engine: str | None, workers: int, loading: Loadin
         raise UserError(f"{path}: there is no such file")
     if any(value is not None for value in loading.options().values()):
         raise UserError(f"{path}: an exported model is fixed; give image size, labels and the like to vitrail export")
+    if loading.device not in ("auto", "cpu"):
+        raise UserError(f"--device {loading.device}: an exported model runs on the CPU; use the model it was made from")
     able: list[Name] = ["openvino"] if path.suffix.lower() == ".xml" else ["onnxruntime", "openvino"]
     if engine in NAMES and engine not in able:
         raise UserError(f"--engine {engine} cannot run {path}; {' or '.join(able)} can")
@@ -194,18 +198,22 @@ class Memory:
     """What is kept beside a model."""
 
     folder: Path
-    identity: str
-    """SHA-256 of the model's files and of how it is loaded."""
+    weights: str
+    """SHA-256 of the model's files."""
+    way: str
+    """SHA-256 of how they are loaded."""
 
     @classmethod
     def beside(cls, path: Path, loading: Loading) -> "Memory":
         path = path.resolve()
-        digest = hashlib.sha256(json.dumps({**loading.options(), "version": __version__}, default=str).encode())
+        weights = hashlib.sha256()
         for file in [path] if path.is_file() else sorted(each for each in path.iterdir() if each.is_file()):
-            digest.update(file.name.encode("utf-8", "surrogateescape"))
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        return cls(path.with_name(f".{path.name}.engines"), digest.hexdigest())
+            weights.update(file.name.encode("utf-8", "surrogateescape"))
+            weights.update(_digest(file))
+        way = hashlib.sha256(json.dumps({**loading.options(), "version": __version__}, default=str).encode())
+        if loading.labels is not None:  # an export carries the names themselves
+            way.update(_digest(Path(loading.labels)))
+        return cls(path.with_name(f".{path.name}.engines"), weights.hexdigest()[:16], way.hexdigest()[:16])
 
     def recall(self, workers: int) -> str | None:
         entry = self._entries().get(self._key(workers))
@@ -225,14 +233,13 @@ class Memory:
         """The model as ONNX: from before, or made now; in a temporary folder where it cannot be kept."""
         from vitrail.inference.export import export
 
-        path = self.folder / f"{self.identity[:16]}.onnx"
+        path = self.folder / f"{self.weights}-{self.way}.onnx"
         if path.is_file():
             return path
         say("exporting to ONNX for other engines, once ...")
         try:
             self.folder.mkdir(exist_ok=True)
-            for old in self.folder.glob("*.onnx*"):  # of weights that are no more
-                old.unlink()
+            self._tidy()
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError:
@@ -240,6 +247,14 @@ class Memory:
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             path = Path(folder) / path.name
         return export(model, path, overwrite=True).files[0]
+
+    def _tidy(self) -> None:
+        """Away with exports of weights that are no more, and with what an export that was killed has left."""
+        for old in self.folder.glob("*.onnx*"):
+            if old.is_dir() and time.time() - old.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+            elif old.is_file() and not old.name.startswith(self.weights):
+                old.unlink()
 
     def _entries(self) -> dict[str, Any]:
         try:
@@ -251,7 +266,12 @@ class Memory:
     def _key(self, workers: int) -> str:
         """The machine and what would run on it: a choice made elsewhere, or before an upgrade, does not count."""
         versions = " ".join(f"{name} {_version(name)}" for name in NAMES)
-        return f"{_processor()}; {processors()} processors; {workers} workers; {versions}; {self.identity}"
+        return f"{_processor()}; {processors()} processors; {workers} workers; {versions}; {self.weights} {self.way}"
+
+
+def _digest(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def _version(name: str) -> str:

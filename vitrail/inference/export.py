@@ -268,5 +268,7 @@ def check_destination(out: Path, to: str, overwrite: bool) -> None:
         raise UserError(f"{out}: --to {to} writes a file whose name ends in {ENDINGS[to]}")
     if out.is_dir():
         raise UserError(f"{out}: is a folder; give the name of a file")
-    if not overwrite and os.path.lexists(out):
-        raise UserError(f"{out}: exists already; choose another name or give --overwrite")
+    beside = {"onnx": out.with_name(f"{out.name}.data"), "openvino": out.with_suffix(".bin")}  # where weights may lie
+    for file in (out, beside.get(to, out)):
+        if not overwrite and os.path.lexists(file):
+            raise UserError(f"{file}: exists already; choose another name or give --overwrite")

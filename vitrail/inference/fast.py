@@ -130,8 +130,9 @@ and labels, [batch] by the model's numbers."""
 class Workshop:
     """Makes candidates of a model in `folder`, and judges them on a check set."""
 
-    def __init__(self, model: Any, folder: Path, batches: Batches, batch_size: int = 8) -> None:
-        self.model, self.folder, self.batches, self.batch_size = model, folder, batches, batch_size
+    def __init__(self, model: Any, folder: Path, batches: Batches, batch_size: int = 8, opset: int = 20) -> None:
+        self.model, self.folder, self.batches = model, folder, batches
+        self.batch_size, self.opset = batch_size, opset
         self._engines: dict[Candidate, Engine] = {}
 
     def accuracy(self, candidate: Candidate) -> float:
@@ -170,7 +171,7 @@ class Workshop:
         if candidate.int8:
             return dynamic(self.file(Candidate("onnxruntime", candidate.merge_tokens)), path)
         changes = {"merge_tokens": candidate.merge_tokens} if candidate.merge_tokens else {}
-        return export(self._module(candidate), path, changes=changes).files[0]
+        return export(self._module(candidate), path, opset=self.opset, changes=changes).files[0]
 
     def _module(self, candidate: Candidate) -> Any:
         from vitrail.inference.merging import merged

@@ -1,6 +1,5 @@
 """Prediction from Python: a model in memory, or anything that MODEL means on the command line."""
 
-from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from vitrail.inference.choose import open_engine
 from vitrail.inference.engines import Engine
+from vitrail.inference.inputs import several
 from vitrail.inference.predictor import Predictor, default_workers
 from vitrail.models.prediction import Prediction
 
@@ -39,9 +39,7 @@ def embed(
 
 
 def _engine(model: Any, images: Any, engine: str | None) -> Engine:
-    folder = isinstance(images, (str, Path)) and Path(images).is_dir()
-    several = folder or (isinstance(images, Sized) and not isinstance(images, (str, bytes)) and len(images) > 1)
-    workers = default_workers(single=not several)
+    workers = default_workers(single=not several(images))
     if isinstance(model, (str, Path)):
         return open_engine(model, engine, workers=workers)
     from vitrail.inference.engines.torch import TorchEngine

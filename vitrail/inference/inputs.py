@@ -10,7 +10,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -45,8 +46,12 @@ def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterato
     """The inputs that command-line arguments mean. Arguments are checked at once, their contents lazily."""
     arguments = [os.fspath(path) for path in paths]
     for argument in arguments:
-        if argument != STDIN and not os.path.lexists(argument) and not _is_pattern(argument):
+        if argument == STDIN or os.path.lexists(argument):
+            continue
+        if not _is_pattern(argument):
             raise UserError(f"{argument}: there is no such file or folder")
+        if next(glob.iglob(argument, recursive=True), None) is None:  # noqa: PTH207
+            raise UserError(f"nothing matches {argument!r}")
     return (found for argument in arguments for found in _argument(argument, stdin))
 
 
@@ -73,9 +78,30 @@ def from_memory(images: Any) -> Iterator[Input]:
         yield from from_memory(array if array.ndim == 2 else np.moveaxis(array, -3, -1))
     elif isinstance(images, Iterable):
         for image in images:
-            yield from from_memory(image)
+            # One of many that is not there gets a row that says so.
+            named = isinstance(image, (str, Path)) and not _is_pattern(os.fspath(image))
+            yield from _named(os.fspath(image)) if named else from_memory(image)
     else:
         raise UserError(f"a {type(images).__name__} is no picture; give a path, bytes, a Pillow image or an array")
+
+
+def several(images: Any) -> bool:
+    """Whether they are more than one picture, or may be."""
+    if isinstance(images, (str, Path)):
+        return not Path(images).is_file() or str(images).lower().endswith((*_TARS, *_ZIPS))
+    if isinstance(images, (bytes, bytearray, memoryview, Image.Image)):
+        return False
+    if isinstance(images, np.ndarray) or hasattr(images, "detach"):
+        return images.ndim == 4 and len(images) > 1
+    return not isinstance(images, Sized) or len(images) > 1
+
+
+def put_back(taken: Iterable[Input], rest: Iterable[Input]) -> Iterator[Input]:
+    """Inputs that were taken to see what comes, and then the others. Each is let go of: it may hold a file's bytes."""
+    waiting = deque(taken)
+    while waiting:
+        yield waiting.popleft()
+    yield from rest
 
 
 def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
@@ -87,11 +113,9 @@ def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
     elif os.path.lexists(argument):
         yield from _named(argument)
     else:
-        matches = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207
-        if not matches:
-            raise UserError(f"nothing matches {argument!r}")
-        for name in matches:
-            if Path(name).is_dir() or name.lower().endswith((*EXTENSIONS, *_TARS, *_ZIPS)):
+        deep = "**" in argument  # which matches what is in a folder too
+        for name in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207
+            if not deep if Path(name).is_dir() else name.lower().endswith((*EXTENSIONS, *_TARS, *_ZIPS)):
                 yield from _named(name)
 
 
@@ -136,7 +160,8 @@ def _folder(folder: str) -> Iterator[Input]:
 
 def _read_file(path: str) -> bytes:
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123
+        # A pipe that nobody writes to would be waited for without end.
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise BadImage("is not a regular file")
             content = stream.read(MAX_SAMPLE_BYTES + 1)

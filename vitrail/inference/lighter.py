@@ -13,6 +13,7 @@ import numpy as np
 from vitrail.checkpoints.files import write_file
 from vitrail.errors import UserError
 from vitrail.inference.engines import NAMES, Name, package
+from vitrail.inference.engines.facts import read_onnx_facts
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.export import OPSET, Accept, Exported, Target, check_destination, export
 from vitrail.inference.fast import Candidate, Outcome, Workshop, check_batches, most_merged, search
@@ -53,7 +54,14 @@ def export_lighter(
 
 
 def export_fastest(
-    model: Model, out: Path, data: str, *, max_drop: float, overwrite: bool = False, say: Say = lambda _: None
+    model: Model,
+    out: Path,
+    data: str,
+    *,
+    max_drop: float,
+    opset: int = OPSET,
+    overwrite: bool = False,
+    say: Say = lambda _: None,
 ) -> tuple[Exported, Outcome]:
     """The fastest .onnx file that loses at most `max_drop` points on `data`, whichever engine runs it."""
     check_destination(out, "onnx", overwrite)
@@ -61,23 +69,24 @@ def export_fastest(
     if not engines:
         raise UserError('--fast needs an engine to compare: pip install "vitrail[export]"')
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        workshop = Workshop(model, Path(folder), check_batches(model, data))
-        found = search(workshop, engines=engines, most=most_merged(model.config), max_drop=max_drop, say=say)
+        workshop = Workshop(model, Path(folder), check_batches(model, data), opset=opset)
+        most, int8 = most_merged(model.config), model.config.family != "resnet"  # which has convolutions alone
+        found = search(workshop, engines=engines, most=most, max_drop=max_drop, int8=int8, say=say)
         chosen = found.chosen.candidate
         draft = workshop.file(Candidate("onnxruntime", chosen.merge_tokens, chosen.int8))
         return _accepted(draft, out, overwrite, None), found
 
 
 def _accepted(draft: Path, out: Path, overwrite: bool, accept: Accept | None) -> Exported:
-    engine = OnnxEngine(draft)
+    facts = read_onnx_facts(draft)
     if accept is not None:
-        accept(engine)
+        accept(OnnxEngine(draft, facts=facts))
 
     def fill(path: Path) -> None:
         shutil.move(draft, path)
 
     write_file(out, fill, overwrite)
-    return Exported((out,), engine.facts)
+    return Exported((out,), facts)
 
 
 def _installed(name: Name) -> bool:

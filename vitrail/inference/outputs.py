@@ -134,9 +134,12 @@ class _LineWriter:
             raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def close(self, finished: bool) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        try:
+            with self.file:
+                self.file.flush()
+                os.fsync(self.file.fileno())
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def _read(self) -> tuple[Seen, int]:
         """The paths of the whole rows of an earlier job, and where the last of them ends."""

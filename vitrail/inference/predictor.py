@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from vitrail.data.decode import BadImage
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
 from vitrail.inference.engines import Engine, processors
-from vitrail.inference.inputs import Input, from_memory
+from vitrail.inference.inputs import Input, from_memory, put_back
 from vitrail.inference.outputs import writable
 from vitrail.models.prediction import Guess, Prediction
 
@@ -87,7 +87,9 @@ class Predictor:
         with self.engine.running():
             pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-predict")
             try:
-                for batch in _batches(chain(first, inputs), size):
+                inputs = put_back(first, inputs)
+                del first
+                for batch in _batches(inputs, size):
                     waiting.append(pool.submit(self._work, batch, run))
                     if len(waiting) > 2 * workers:
                         yield waiting.popleft().result()

@@ -82,7 +82,7 @@ def processors() -> int:
 
 def batch_in_caches(facts: Facts) -> int:
     config = facts.config
-    return 16 if config.family == "resnet" else max(1, min(64, TOKENS // config.tokens))
+    return 16 if config.family == "resnet" else max(1, min(16, TOKENS // config.tokens))
 
 
 def package(name: str) -> Any:

@@ -1,0 +1,82 @@
+"""How far `predict` and `embed` are: a bar with images/s on stderr, from the first moment and whatever the number.
+
+Pictures are found as they are needed, so how many there are is counted beside the work; until that is known, and where
+it cannot be (a list on stdin, archives), the line says how many are done.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Container, Sequence
+from typing import Protocol
+
+from vitrail.inference.inputs import STDIN, find
+from vitrail.inference.outputs import writable
+
+_WIDTH = 30
+
+
+class Progress(Protocol):
+    n: int
+    errors: int
+
+    @property
+    def speed(self) -> float: ...
+
+
+class Total:
+    """How many pictures there are to do: names alone are counted, by a thread that no one waits for."""
+
+    def __init__(self, paths: Sequence[str], seen: Container[str] = ()) -> None:
+        self.value: int | None = None
+        if STDIN not in paths and sys.stderr.isatty():
+            threading.Thread(target=self._count, args=(paths, seen), name="vitrail-count", daemon=True).start()
+
+    def _count(self, paths: Sequence[str], seen: Container[str]) -> None:
+        n = 0
+        for each in find(paths):
+            if each.path is None or "::" in each.path:  # a member of an archive: the next ones would have to be read
+                return
+            n += writable(each.path) not in seen
+        self.value = n
+
+
+class Bar:
+    """A line that renews itself on a terminal, one in a while elsewhere. It is that of the first of so many processes;
+    0: nothing is shown."""
+
+    def __init__(self, processes: int = 1, total: Total | None = None) -> None:
+        self.processes, self.total = processes, total
+        self.terminal = sys.stderr.isatty() and processes > 0
+        self.last = time.monotonic()
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def update(self, done: Progress) -> None:
+        now = time.monotonic()
+        if not self.processes or now - self.last < (0.2 if self.terminal else 30):
+            return
+        self.last = now
+        start, end = ("\r\x1b[K", "") if self.terminal else ("", "\n")
+        print(f"{start}{self._text(done)}", end=end, file=sys.stderr, flush=True)
+
+    def _text(self, done: Progress) -> str:
+        total = self.total.value if self.total else None
+        bar = of = left = ""
+        if total and done.n <= total:
+            full = _WIDTH * done.n // total
+            bar, of = f"{'━' * full}{'─' * (_WIDTH - full)}  ", f" of {total:,}"
+            left = f"  {_duration((total - done.n) / done.speed)} left" if done.speed else ""
+        text = f"{bar}{done.n:,}{of} pictures  {done.speed:.1f} images/s{left}"
+        text += f"  {done.errors} unreadable" * bool(done.errors)
+        return text + f"  (in the first of {self.processes} processes)" * (self.processes > 1)
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"
