@@ -64,5 +64,5 @@ def _style(place: int, theme: Theme) -> dict[str, Any]:
 
 def _finish(axes: Any, theme: Theme) -> None:
     axes.set_ylabel("top-1 accuracy on the test split, %", color=theme.soft)
-    legend = axes.legend(frameon=False, labelcolor=theme.ink)
-    legend.set_zorder(0)
+    legend = axes.legend(facecolor=theme.paper, edgecolor=theme.paper, framealpha=1.0, labelcolor=theme.ink)
+    legend.set_zorder(1)  # above the grid, below the lines
