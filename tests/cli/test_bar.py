@@ -18,6 +18,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch) -> Terminal:
     stream = Terminal()
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(bar, "sys", SimpleNamespace(stderr=stream))
     return stream
 
@@ -44,6 +45,19 @@ def test_pictures_are_counted_beside_the_work_and_those_that_are_done_left_out(t
     line = shown(terminal, Bar(total=total), n=3, errors=1)
     assert line == "━" * 15 + "─" * 15 + "  3 of 6 pictures  10.0 images/s  0 s left  1 unreadable"
     assert shown(terminal, Bar(total=total), n=6).startswith("━" * 30 + "  6 of 6")
+
+
+def test_a_line_never_wraps(terminal, monkeypatch):
+    bar = Bar(total=SimpleNamespace(value=2000))
+    lengths = {}
+    for columns in (120, 80, 60, 20):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        line = shown(terminal, bar, n=1000, errors=12)
+        lengths[columns] = line.count("━")
+        assert len(line) < columns
+    assert lengths[120] == 15
+    assert 4 <= lengths[80] < 15
+    assert lengths[60] == lengths[20] == 0
 
 
 def test_what_cannot_be_counted_is_a_number_alone(terminal):

@@ -1,9 +1,10 @@
-"""How far `predict` and `embed` are: a bar with images/s on stderr, from the first moment and whatever the number.
+"""How far `predict` and `embed` are: a bar with images/s on stderr, whatever the number.
 
 Pictures are found as they are needed, so how many there are is counted beside the work; until that is known, and where
 it cannot be (a list on stdin, archives), the line says how many are done.
 """
 
+import shutil
 import sys
 import threading
 import time
@@ -13,7 +14,8 @@ from typing import Protocol
 from vitrail.inference.inputs import STDIN, find
 from vitrail.inference.outputs import writable
 
-_WIDTH = 30
+_WIDTH, _NARROW = 30, 8
+"""Of a bar; a narrower one is left out."""
 
 
 class Progress(Protocol):
@@ -66,15 +68,23 @@ class Bar:
         print(f"{start}{self._text(done)}", end=end, file=sys.stderr, flush=True)
 
     def _text(self, done: Progress) -> str:
-        total = self.total.value if self.total else None
-        bar = of = left = ""
-        if total and done.n <= total:
-            full = _WIDTH * done.n // total
-            bar, of = f"{'━' * full}{'─' * (_WIDTH - full)}  ", f" of {total:,}"
-            left = f"  {_duration((total - done.n) / done.speed)} left" if done.speed else ""
-        text = f"{bar}{done.n:,}{of} pictures  {done.speed:.1f} images/s{left}"
+        total = (self.total and self.total.value) or 0
+        total = total if done.n <= total else 0  # more came while it was counted
+        text = f"{done.n:,} of {total:,} pictures" if total else f"{done.n:,} pictures"
+        text += f"  {done.speed:.1f} images/s"
+        if total and done.speed:
+            text += f"  {_duration((total - done.n) / done.speed)} left"
         text += f"  {done.errors} unreadable" * bool(done.errors)
-        return text + f"  (in the first of {self.processes} processes)" * (self.processes > 1)
+        text += f"  (in the first of {self.processes} processes)" * (self.processes > 1)
+        if not self.terminal:
+            return text
+        # A line that wraps cannot be renewed.
+        room = shutil.get_terminal_size().columns - 1
+        width = min(_WIDTH, room - len(text) - 2)
+        if total and width >= _NARROW:
+            full = width * done.n // total
+            text = f"{'━' * full}{'─' * (width - full)}  {text}"
+        return text[:room]
 
 
 def _duration(seconds: float) -> str:

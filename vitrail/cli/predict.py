@@ -51,7 +51,7 @@ def command(
         engine: What runs the model; auto measures for a second and remembers the fastest beside the model. By
             default what auto found before, else torch, or auto where many pictures are to come; of an exported file
             onnxruntime, or openvino for .xml.
-        batch_size: Pictures at a time; by default about a thousand tokens, which processors do best.
+        batch_size: Pictures at a time; by default about a thousand tokens, but at most 16.
         workers: Batches under way at once; one a processor, up to eight.
         device: For torch: auto, cpu, cuda, mps.
         model_name: The model's name (such as B/16), where a weights file cannot say.

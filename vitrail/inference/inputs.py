@@ -50,7 +50,7 @@ def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterato
             continue
         if not _is_pattern(argument):
             raise UserError(f"{argument}: there is no such file or folder")
-        if next(glob.iglob(argument, recursive=True), None) is None:  # noqa: PTH207
+        if next(_matches(argument), None) is None:
             raise UserError(f"nothing matches {argument!r}")
     return (found for argument in arguments for found in _argument(argument, stdin))
 
@@ -114,8 +114,9 @@ def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
         yield from _named(argument)
     else:
         deep = "**" in argument  # which matches what is in a folder too
-        for name in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207
-            if not deep if Path(name).is_dir() else name.lower().endswith((*EXTENSIONS, *_TARS, *_ZIPS)):
+        for name in sorted(_matches(argument)):
+            wanted = not deep if Path(name).is_dir() else name.lower().endswith((*EXTENSIONS, *_TARS, *_ZIPS))
+            if wanted:
                 yield from _named(name)
 
 
@@ -234,6 +235,10 @@ def _broken(path: str, reason: str) -> Input:
 def _is_image(name: str) -> bool:
     base = name.rpartition("/")[2]
     return not base.startswith(".") and base.lower().endswith(tuple(EXTENSIONS))
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    return glob.iglob(pattern, recursive=True)  # noqa: PTH207  Path.glob takes no absolute patterns
 
 
 def _is_pattern(argument: str) -> bool:
