@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 import vitrail
 from tests.conftest import toy
@@ -44,6 +45,15 @@ def test_data_size_models_are_of_like_cost():
     costs = {row.factors["model"]: cost(row.config.model).macs for row in study("data-size").rows}
     assert set(costs) == {"ViT", "hybrid", "ResNet"}
     assert max(costs.values()) / min(costs.values()) < 1.15
+
+
+def test_models_have_the_classes_and_channels_of_the_data(tmp_path):
+    for label in ("one", "two", "three"):
+        for split in ("train", "test"):
+            (tmp_path / "photos" / split / label).mkdir(parents=True)
+            Image.new("RGB", (8, 8), "red").save(tmp_path / "photos" / split / label / "photo.png")
+    models = {row.config.model for row in study("pooling", str(tmp_path / "photos"), quick=True).rows}
+    assert {(model.num_classes, model.channels) for model in models} == {(3, 3)}
 
 
 def test_data_size_says_what_the_numbers_say():

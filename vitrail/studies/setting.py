@@ -29,6 +29,7 @@ class Setting:
     quick: bool
     seeds: int
     channels: int
+    classes: int
     training: int
     """Samples there are to train on."""
     flip: bool
@@ -42,14 +43,15 @@ class Setting:
         first = training.read(0)
         grey = isinstance(first, np.ndarray) and (first.ndim == 2 or first.shape[-1] == 1)
         embedded = name in ("digits", "mnist5k")
-        return Setting(name, quick, seeds or (2 if quick else 3), 1 if grey else 3, len(training), not embedded)
+        channels, number = 1 if grey else 3, seeds or (2 if quick else 3)
+        return Setting(name, quick, number, channels, len(opened.classes), len(training), not embedded)
 
     def model(self, **fields: Any) -> ModelConfig:
         """16 patches of 8 pixels, average pooling and fixed positions, unless said otherwise."""
         chosen: dict[str, Any] = {
             "image_size": SIDE,
             "channels": self.channels,
-            "num_classes": 10,
+            "num_classes": self.classes,
             "patch_size": 8,
             "width": 96,
             "depth": 4,
