@@ -218,7 +218,7 @@ def _loader(
 def _views(config: TrainConfig) -> list[tuple[TransformConfig, Preprocessing]]:
     """Of self-distillation, besides the first: a second large crop, and the small ones."""
     small = replace(config.transform, crop="inception", area=config.dino.local_area)
-    size = replace(config.preprocessing, image_size=config.dino.local_size)
+    size = replace(config.preprocessing, image_size=config.local_size)
     return [(config.transform, config.preprocessing), *[(small, size)] * config.dino.local_crops]
 
 

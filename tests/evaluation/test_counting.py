@@ -1,5 +1,6 @@
 """Every sample counts exactly once, whatever the batch size and the number of workers; what cannot be read is said."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,16 @@ def test_a_sample_without_a_label_is_never_scored_as_one_of_the_last_class():
         loader = EvaluationLoader(split, PIXELS, batch_size=2)
         with pytest.raises(UserError, match="test/000001: has no label"):
             measure(FromBrightness(), loader, Accuracy(CLASSES, mapping), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("output", [math.nan, math.inf])
+def test_outputs_that_are_no_numbers_are_refused_and_not_scored(output):
+    logits = torch.zeros(3, 7)
+    logits[1, 4] = output
+    accuracy = Accuracy(CLASSES)
+    with pytest.raises(UserError, match="second: the model's outputs are not numbers"):
+        accuracy.add(["first", "second", "third"], torch.zeros(3, dtype=torch.long), logits)
+    assert accuracy.n == 0
 
 
 def test_the_mode_comes_back_when_reading_fails():

@@ -2,10 +2,14 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +17,8 @@ from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, Preprocessi
 from vitrail.drawing.plots import LIGHT
 from vitrail.errors import UserError
 from vitrail.studies.figures import dots, lines
-from vitrail.studies.runner import run
-from vitrail.studies.study import ERROR, RESULT, ROWS, Outcome, Point, Result, Row, Study, compare
+from vitrail.studies.runner import LOG, run
+from vitrail.studies.study import ERROR, RESULT, ROWS, Outcome, Point, Result, Row, Study, compare, folder_of
 
 
 def config(seed: int, lr: float = 1e-3, steps: int = 2, **more) -> TrainConfig:
@@ -44,50 +48,102 @@ def study(rows: list[Row]) -> Study:
     )
 
 
-def test_finished_rows_are_not_run_again_and_a_failing_one_does_not_stop_the_others(tmp_path):
-    good = [Row({"lr": lr}, config(seed, lr)) for lr, seed in ((1e-3, 0), (1e-3, 1))]
-    bad = Row({"lr": "broken"}, config(0).with_(data=DataConfig(str(tmp_path / "nowhere"))))
-    heir = Row({"lr": "heir"}, config(0), start=bad)
-    told: list[str] = []
-    outcome = run(study([bad, heir, *good]), tmp_path / "out", 2, told.append)
-    assert len(outcome.results) == 2
-    assert set(outcome.failed) == {bad.name, heir.name}
-    assert "nowhere" in outcome.failed[bad.name]
-    assert bad.name in outcome.failed[heir.name]
-    assert any("failed" in line and bad.name in line for line in told)
-    with (tmp_path / "out" / "results.csv").open() as file:
+GOOD = [Row({"lr": lr}, config(seed, lr)) for lr, seed in ((1e-3, 0), (1e-3, 1))]
+CHILD = Row({"lr": "child"}, config(0, steps=1), start=GOOD[0])
+BAD = Row({"lr": "broken"}, config(0).with_(data=DataConfig("nowhere")))
+HEIR = Row({"lr": "heir"}, config(0), start=BAD)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> tuple[Path, Outcome, list[str]]:
+    """A study of which some rows fail: its folder, its outcome, what it said."""
+    out, told = tmp_path_factory.mktemp("study") / "out", []
+    return out, run(study([BAD, HEIR, CHILD, *GOOD]), out, 2, told.append), told
+
+
+def test_a_failing_row_is_reported_and_does_not_stop_the_others(ended):
+    out, outcome, told = ended
+    assert set(outcome.failed) == {BAD.name, HEIR.name}
+    assert "nowhere" in outcome.failed[BAD.name]
+    assert BAD.name in outcome.failed[HEIR.name]
+    assert any("failed" in line and BAD.name in line for line in told)
+    with (out / "results.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert [(float(each["lr"]), int(each["seed"])) for each in table] == [(1e-3, 0), (1e-3, 1)]
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "2 rows." in page
-    assert bad.name in page
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / ROWS).rglob(RESULT)}
-    assert len(before) == 2
-    told.clear()
-    again = run(study(good), tmp_path / "out", 2, told.append)
-    assert again.results == outcome.results
-    assert told == ["2 of 2 rows were done before"]
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / ROWS).rglob(RESULT)}
+    assert [(each["lr"], int(each["seed"])) for each in table] == [("child", 0), ("0.001", 0), ("0.001", 1)]
+    page = (out / "report.html").read_text()
+    assert "3 rows." in page
+    assert "2 of 5 trainings failed" in page
+    assert BAD.name in page
 
 
-def test_a_row_can_start_from_anothers_model(tmp_path):
-    first = Row({"lr": "first"}, config(0), measured=False)
-    second = Row({"lr": "second"}, config(0, steps=1), start=first)
-    outcome = run(study([second, first]), tmp_path / "out", 2, lambda line: None)
-    assert not outcome.failed
-    assert [each.factors["lr"] for each in outcome.results] == ["second"]
-    used = json.loads((tmp_path / "out" / ROWS / second.name / RESULT).read_text())["config"]["init_from"]
-    assert used == str(tmp_path / "out" / ROWS / first.name / "run")
+def test_finished_rows_are_not_run_again(ended):
+    out, outcome, _ = ended
+    before = {path: path.stat().st_mtime_ns for path in (out / ROWS).rglob(RESULT)}
+    assert len(before) == 3
+    told: list[str] = []
+    again = run(study(GOOD), out, 2, told.append)
+    assert again.results == outcome.results[1:]
+    assert told == [
+        "2 of 2 rows were done before",
+        "1 row of another command is in the folder; the results are those of this one alone",
+    ]
+    assert before == {path: path.stat().st_mtime_ns for path in (out / ROWS).rglob(RESULT)}
 
 
-def test_another_study_in_the_folder_is_refused(tmp_path):
-    run(study([Row({"lr": 1}, config(0))]), tmp_path / "out", 1, lambda line: None)
-    with pytest.raises(UserError, match="another --out"):
-        run(study([Row({"lr": 1}, config(0, steps=3))]), tmp_path / "out", 1, lambda line: None)
+def test_a_row_can_start_from_anothers_model(ended):
+    used = json.loads((folder_of(CHILD, ended[0]) / RESULT).read_text())["config"]["init_from"]
+    assert used == str(folder_of(GOOD[0], ended[0]) / "run")
+
+
+def test_another_study_in_the_folder_is_refused(ended, tmp_path):
+    other = replace(study(GOOD), name="large")
+    with pytest.raises(UserError, match="holds the study small; choose another --out"):
+        run(other, ended[0], 1, lambda line: None)
+    with pytest.raises(UserError, match="a row of another study or version; choose another --out"):
+        run(study([Row({"lr": 1e-3}, config(0, steps=3))]), ended[0], 1, lambda line: None)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file.txt").write_text("mine")
     with pytest.raises(UserError, match="in use already"):
-        run(study([Row({"lr": 1}, config(0))]), tmp_path / "used", 1, lambda line: None)
+        run(study(GOOD), tmp_path / "used", 1, lambda line: None)
+
+
+def test_a_row_that_is_killed_from_outside_is_reported_and_goes_on_when_started_again(tmp_path):
+    out = tmp_path / "out"
+    rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 300), (2e-3, 2))]
+    told: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, study(rows), out, 1, told.append)
+        os.kill(worker_of(rows[0], out), signal.SIGTERM)
+        outcome = running.result()
+    assert [each.factors["lr"] for each in outcome.results] == [2e-3]
+    assert list(outcome.failed) == [rows[0].name]
+    assert "ended from outside by SIGTERM" in told[0]
+    assert (out / "conclusion.txt").read_text().startswith("1 of 2 trainings failed: what follows rests on the others.")
+    again = run(study(rows), out, 1, told.append)
+    assert not again.failed
+    assert len(again.results) == 2
+    assert "resuming after step" in (folder_of(rows[0], out) / LOG).read_text()
+
+
+def worker_of(row: Row, out: Path) -> int:
+    """The process that trains a row, once it has taken steps."""
+    metrics = folder_of(row, out) / "run" / "metrics.jsonl"
+    while not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.02)
+    folder = str(folder_of(row, out)).encode()
+    lines = {path: path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
+    return next(int(path.parent.name) for path, line in lines.items() if folder in line)
+
+
+def test_what_goes_wrong_without_a_word_is_reported_with_the_log(tmp_path, monkeypatch):
+    row = Row({"lr": 1e-3}, config(0))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('nothing works here')")
+    told: list[str] = []
+    outcome = run(study([row]), tmp_path / "out", 1, told.append)
+    assert set(outcome.failed) == {row.name}
+    assert "nothing works here" in told[0]
+    assert not (tmp_path / "out" / "report.html").exists()
 
 
 SCRIPT = """
@@ -95,12 +151,14 @@ import sys
 from pathlib import Path
 from tests.studies.test_runner import Row, config, run, study
 
-rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 20), (2e-3, 150))]
+rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 2), (2e-3, 150))]
 run(study(rows), Path(sys.argv[1]), 1, lambda line: print(line, flush=True))
 """
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_killed_and_started_again_it_ends_without_repeating(tmp_path, number):
     """After SIGKILL the row under way goes on, as nobody told it anything; the study started again waits for it."""
     out = tmp_path / "out"
@@ -108,13 +166,17 @@ def test_killed_and_started_again_it_ends_without_repeating(tmp_path, number):
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("[1/2]"), line
-    while len(list((out / ROWS).glob("*/row.json"))) < 2:  # the second is under way
-        time.sleep(0.02)
+    if number == signal.SIGINT:  # at once, while the second row's process only starts
+        while len(list((out / ROWS).glob("*/row.json"))) < 2:
+            time.sleep(0.02)
+    else:
+        worker_of(Row({"lr": 2e-3}, config(0)), out)
     process.send_signal(number)
     process.wait(300)
     process.stdout.close()
     done = {path: path.stat().st_mtime_ns for path in (out / ROWS).rglob(RESULT)}
     assert len(done) == 1
+    assert not list((out / ROWS).rglob(ERROR)), "to be stopped is no failure"
     again = subprocess.run([sys.executable, "-c", SCRIPT, str(out)], capture_output=True, text=True, check=True)
     assert "1 of 2 rows were done before" in again.stdout
     results = {path: path.stat().st_mtime_ns for path in (out / ROWS).rglob(RESULT)}
@@ -140,7 +202,7 @@ def test_points_gather_seeds_and_compare_by_spread():
     assert compare(low, Point({}, (0.6, 0.6))) == "level with"
     assert outcome.point(a=2) == high
     assert outcome.point(a=3) is None
-    assert outcome.choices("a") == [1, 2]
+    assert compare(high, Point({}, (0.1,))) == "not told apart from", "one seed says nothing of chance"
 
 
 def test_pictures_are_drawn():

@@ -46,7 +46,7 @@ def command(
     """
     from vitrail.studies.catalogue import NAMES, describe, study
     from vitrail.studies.runner import Stopped, run
-    from vitrail.studies.study import summary
+    from vitrail.studies.study import conclusion, summary
 
     if not name:
         if json:
@@ -55,8 +55,16 @@ def command(
             width = max(map(len, NAMES))
             print("\n".join(f"{each:<{width}}  {describe(each)}" for each in NAMES))
         return
+    for flag, value in (("--seeds", seeds), ("--jobs", jobs)):
+        if value is not None and value < 1:
+            raise UserError(f"{flag} must be at least 1, not {value}")
     if name == "vtab":
         from vitrail.studies.vtab import vtab
+
+        if data or quick:
+            raise UserError(
+                "--data and --quick are not vtab's: its data sets are --tasks, and --steps makes it shorter"
+            )
 
         chosen = vtab(model, tasks, seeds or 3, steps, batch_size, image_size)
     elif model or tasks or steps or batch_size or image_size:
@@ -70,7 +78,7 @@ def command(
     except Stopped as stopped:
         note(f"{stopped}: what is done is kept; the same command goes on")
         sys.exit(stopped.status)
-    sentences = chosen.conclude(outcome) if outcome.results else []
+    sentences = conclusion(chosen, outcome)
     if json:
         points = [
             {**each.factors, "mean": each.mean, "std": each.spread, "seeds": len(each.values)}
@@ -85,7 +93,7 @@ def command(
                 "failed": outcome.failed,
             }
         )
-    else:
+    elif outcome.results:
         heads, lines = summary(outcome)
         widths = [max(len(row[index]) for row in [heads, *lines]) for index in range(len(heads))]
         for row in [heads, *lines]:
@@ -93,4 +101,5 @@ def command(
         print("\n" + "\n".join(sentences))
         print(f"\nreport: {folder / 'report.html'}")
     if outcome.failed:
+        note(f"{len(outcome.failed)} of {len(chosen.rows)} trainings failed; the same command tries those again")
         sys.exit(2)

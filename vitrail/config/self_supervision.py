@@ -70,8 +70,9 @@ class DinoConfig:
     bottleneck_dim: int = 256
     local_crops: int = 8
     """Small crops a picture, besides two large ones that --transform describes."""
-    local_size: int | tuple[int, int] = 96
-    """Side of a small crop in pixels, a multiple of the patch size."""
+    local_size: int | tuple[int, int] | None = None
+    """Side of a small crop in pixels, a multiple of the patch size (default: three sevenths of the picture's, as 96
+    is of 224)."""
     local_area: tuple[float, float] = (0.05, 0.4)
     """Least and most of the picture's area in a small crop."""
     momentum: float = 0.996
@@ -89,7 +90,8 @@ class DinoConfig:
     """Epochs at the start in which the last layer of the head stays as it is."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "local_size", pair(self.local_size))
+        if self.local_size is not None:
+            object.__setattr__(self, "local_size", pair(self.local_size))
         object.__setattr__(self, "local_area", tuple(float(value) for value in self.local_area))
         for name in ("out_dim", "hidden_dim", "bottleneck_dim"):
             _whole(self, name, 2)

@@ -141,6 +141,15 @@ class TrainConfig:
     def self_supervised(self) -> bool:
         return self.objective in SELF_SUPERVISED
 
+    @property
+    def local_size(self) -> tuple[int, int]:
+        """Of dino's small crops: as asked for, else three sevenths of the picture in whole patches."""
+        if self.dino.local_size is not None:
+            return pair(self.dino.local_size)
+        step = self.model.patch_pixels
+        rows, columns = (max(step, round(side * 3 / 7 / step) * step) for side in self.model.rows_columns)
+        return rows, columns
+
     def total_steps(self, samples: int) -> int:
         """Optimizer steps of the whole run, for a training split of `samples`."""
         if self.steps is not None:
@@ -185,9 +194,15 @@ def _check_self_supervised(config: TrainConfig) -> None:
         if config.ema:
             raise UserError("objective dino keeps an average of its own, the teacher: ema must be 0")
         try:
-            model.grid_for(pair(config.dino.local_size))
+            model.grid_for(config.local_size)
         except UserError as error:
             raise UserError(f"dino: local_size: {error}") from None
+        small, large = config.local_size, model.rows_columns
+        if small[0] > large[0] or small[1] > large[1]:
+            raise UserError(
+                f"dino: local_size {small[0]} x {small[1]} is larger than the pictures, {large[0]} x {large[1]}: leave "
+                "--dino.local-size out, or choose a smaller one"
+            )
         return
     if model.stages is not None:
         raise UserError(f"objective {name} hides patches of pixels, and the stem of a hybrid sees beyond a patch")
@@ -197,6 +212,11 @@ def _check_self_supervised(config: TrainConfig) -> None:
         raise UserError(
             "objective mae gives the encoder some of the patches: it needs full attention, and positions that are "
             "added once, at the stem"
+        )
+    if model.grid == (1, 1):
+        raise UserError(
+            f"objective {name} hides some patches and shows the others, and here a picture is a single one: choose a "
+            "smaller --model.patch-size"
         )
     if name == "masked_patch" and config.masked_patch.target != "pixels" and model.channels > 4:
         raise UserError(

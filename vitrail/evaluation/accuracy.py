@@ -71,6 +71,11 @@ class Accuracy:
         labels, logits = labels.cpu(), logits.float().cpu()
         if bool((labels < 0).any()):
             raise UserError(f"{ids[int((labels < 0).nonzero()[0])]}: has no label, so no answer can be right or wrong")
+        if not bool((finite := logits.isfinite().all(dim=1)).all()):
+            raise UserError(
+                f"{ids[int((~finite).nonzero()[0])]}: the model's outputs are not numbers (nan or infinite), so there "
+                "is nothing to score; its weights are broken, or too large for their precision"
+            )
         if self.mapping is not None:
             labels = torch.from_numpy(self.mapping)[labels]
         self.loss += F.cross_entropy(logits, labels, reduction="sum").double().item()

@@ -26,6 +26,4 @@ def study(name: str, source: str | None = None, quick: bool = False, seeds: int 
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
         raise UserError(f"there is no study {name!r}; {hint}")
-    if seeds is not None and seeds < 1:
-        raise UserError(f"--seeds must be at least 1, not {seeds}")
     return STUDIES[name](Setting.of(source, quick, seeds))

@@ -20,7 +20,7 @@ def lines(
     dress(axes, theme)
     for place, (name, points) in enumerate(series.items()):
         places, means = [x for x, _ in points], [100 * point.mean for _, point in points]
-        spreads = [100 * point.spread for _, point in points]
+        spreads = [100 * (point.spread or 0) for _, point in points]
         axes.errorbar(places, means, spreads, label=name, **_style(place, theme))
     if logarithmic:
         axes.set_xscale("log")
@@ -42,7 +42,7 @@ def dots(groups: dict[str, list[tuple[str, Point]]], theme: Theme = LIGHT) -> by
     for place, group in enumerate(groups):
         own = [(index, point) for index, (of, _, point) in enumerate(rows) if of == group]
         style = {**_style(place, theme), "linestyle": "none"}
-        means, spreads = [100 * point.mean for _, point in own], [100 * point.spread for _, point in own]
+        means, spreads = [100 * point.mean for _, point in own], [100 * (point.spread or 0) for _, point in own]
         axes.errorbar(means, [-index for index, _ in own], xerr=spreads, label=group, **style)
     axes.set_yticks([-index for index in range(len(rows))], [short(name, 40) for _, name, _ in rows])
     axes.set_xlabel("top-1 accuracy on the test split, %", color=theme.soft)

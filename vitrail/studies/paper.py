@@ -1,5 +1,6 @@
 """The paper's studies at a scale that runs anywhere: data size, compute, positions, pooling, shape."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,20 @@ from vitrail.drawing.plots import Theme
 from vitrail.models.cost import cost
 from vitrail.studies.figures import dots, lines
 from vitrail.studies.setting import Setting
-from vitrail.studies.study import Outcome, Point, Row, Study, compare, percent
+from vitrail.studies.study import (
+    ABOVE,
+    BELOW,
+    LEVEL,
+    UNTOLD,
+    Outcome,
+    Point,
+    Row,
+    Study,
+    compare,
+    level_with_best,
+    percent,
+    verdict,
+)
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 
@@ -32,25 +46,27 @@ def data_size(setting: Setting) -> Study:
     def conclude(outcome: Outcome) -> list[str]:
         found = _by(outcome, "training images", sizes, "model", FAMILIES)
         said = []
-        for size in (sizes[0], sizes[-1]):
+        for size in dict.fromkeys((sizes[0], sizes[-1])):
             ranked = sorted(found.get(size, {}).items(), key=lambda item: -item[1].mean)
             if ranked:
                 said.append(f"With {size:,} images: " + ", ".join(f"{n} {percent(p)}" for n, p in ranked) + ".")
         ends = [found.get(size, {}) for size in (sizes[0], sizes[-1])]
-        if all("ViT" in end and "ResNet" in end for end in ends):
+        if len(sizes) > 1 and all("ViT" in end and "ResNet" in end for end in ends):
             few, many = (compare(end["ViT"], end["ResNet"]) for end in ends)
-            gaps = [end["ResNet"].mean - end["ViT"].mean for end in ends]
-            held = few == "below"
+            gaps = [100 * (end["ViT"].mean - end["ResNet"].mean) for end in ends]
             said.append(
                 f"The paper finds ViT below ResNets on little data: here it is {few} the ResNet, so that "
-                f"{'holds' if held else 'does not show'} at this scale."
+                f"{verdict(few == BELOW, few)} at this scale."
             )
+            far = "" if many == ABOVE else "; this is far from 300 million images"
             said.append(
                 f"It finds ViT above them once there is enough: with all {sizes[-1]:,} images it is {many} the ResNet "
-                f"here, so that {'holds' if many == 'above' else 'does not show: this is far from 300 million images'}."
+                f"here, so that {verdict(many == ABOVE, many)}{far}."
             )
-            trend = "narrows" if gaps[1] < gaps[0] else "widens"
-            said.append(f"The ResNet's lead {trend} from {100 * gaps[0]:.1f} to {100 * gaps[1]:.1f} points.")
+            said.append(
+                f"Beside the ResNet, ViT is at {gaps[0]:+.1f} points with {sizes[0]:,} images and at {gaps[1]:+.1f} "
+                f"with {sizes[-1]:,}."
+            )
         return said
 
     return Study(
@@ -99,7 +115,7 @@ def compute(setting: Setting) -> Study:
                 compare(point, _nearest(x, series["ResNet"])) for x, point in series.get(name, []) if "ResNet" in series
             ]
             if pairs:
-                kept = {word: pairs.count(word) for word in ("above", "level with", "below") if word in pairs}
+                kept = {word: pairs.count(word) for word in (ABOVE, LEVEL, BELOW, UNTOLD) if word in pairs}
                 said.append(
                     f"Of {len(pairs)} {name} sizes, beside the ResNet of nearest cost: "
                     + ", ".join(f"{count} {word} it" for word, count in kept.items())
@@ -153,21 +169,21 @@ def positions(setting: Setting) -> Study:
         if not without or not others:
             return []
         best, worst = max(others, key=lambda p: p.mean), min(others, key=lambda p: p.mean)
-        below = sum(compare(without[0], other) == "below" for other in others)
+        words = [compare(without[0], other) for other in others]
+        below = words.count(BELOW)
         said = [f"Without positions {percent(without[0])}."]
         said.append(f"With them from {percent(worst)} ({_where(worst)}) to {percent(best)} ({_where(best)}).")
         said.append(
             f"The paper finds that having none is well below having any: here none is below {below} of "
-            f"{len(others)}, so that {'holds' if below == len(others) else 'does not hold throughout'}."
+            f"{len(others)}, so that {verdict(below == len(others), *words)}."
         )
-        learned = [point for point in others if point.factors["positions"] != "sincos"]
-        wide = max(p.mean for p in learned) - min(p.mean for p in learned)
-        gap = min(p.mean for p in learned) - without[0].mean
-        alike = wide < gap
-        said.append(
-            f"It finds the kinds and places alike: here the learned ones lie within {100 * wide:.1f} points of each "
-            f"other and {100 * gap:.1f} above none at the least, so that {'holds' if alike else 'does not hold'}."
-        )
+        learned = [point.mean for point in others if point.factors["positions"] != "sincos"]
+        if len(learned) > 1:
+            wide, gap = max(learned) - min(learned), min(learned) - without[0].mean
+            said.append(
+                f"It finds the kinds and places alike: here the learned ones lie within {100 * wide:.1f} points of "
+                f"each other, and the least is {100 * gap:+.1f} beside none, so that {verdict(wide < gap, *words)}."
+            )
         return said
 
     def draw(outcome: Outcome, theme: Theme) -> bytes:
@@ -203,11 +219,11 @@ def pooling(setting: Setting) -> Study:
     ]
 
     def conclude(outcome: Outcome) -> list[str]:
-        best = {}
-        for name in kinds:
-            points = outcome.points(pooling=name)
-            if points:
-                best[name] = max(points, key=lambda point: point.mean)
+        found = {
+            name: {float(point.factors["learning rate"]): point for point in outcome.points(pooling=name)}
+            for name in kinds
+        }
+        best = {name: max(points.values(), key=lambda point: point.mean) for name, points in found.items() if points}
         said = [
             f"{name}: best at learning rate {point.factors['learning rate']:g}, {percent(point)}."
             for name, point in best.items()
@@ -216,13 +232,16 @@ def pooling(setting: Setting) -> Study:
             word = compare(best["average"], best["class token"])
             said.append(
                 f"The paper finds that both work as well once each has its own learning rate: at the best one the "
-                f"average is {word} the class token here, so that "
-                f"{'holds' if word == 'level with' else 'does not hold'}."
+                f"average is {word} the class token here, so that {verdict(word == LEVEL, word)}."
             )
-            apart = best["average"].factors["learning rate"] != best["class token"].factors["learning rate"]
+        if all(len(points) == len(rates) for points in found.values()):
+            fitting = {name: level_with_best(points) for name, points in found.items()}
+            common = set.intersection(*map(set, fitting.values()))
+            words = [compare(point, best[name]) for name, points in found.items() for point in points.values()]
             said.append(
-                f"It finds that they want different learning rates: here the best ones are "
-                f"{'different, so that holds' if apart else 'the same among those tried, so that does not show'}."
+                "It finds that they want different learning rates: here the best, and what is level with it, is "
+                + " and ".join(f"{_listed(rates)} for the {name}" for name, rates in fitting.items())
+                + f", so that {verdict(not common, *words)}."
             )
         return said
 
@@ -271,19 +290,27 @@ def shape(setting: Setting) -> Study:
     def conclude(outcome: Outcome) -> list[str]:
         said, gains = [], {}
         for axis, points in series(outcome).items():
-            if len(points) > 1:
+            if len(points) == len(changes[axis]):
                 (x0, first), (x1, last) = points[0], points[-1]
-                gains[axis] = last.mean - first.mean
+                # The axes cost unequally much: four times as deep is not four times as wide.
+                doublings = math.log2(x1 / x0)
+                pairs = zip(first.values, last.values, strict=False)
+                gains[axis] = Point({}, tuple((after - before) / doublings for before, after in pairs))
                 said.append(
-                    f"{axis}: {percent(first)} at {x0:g} megaMACs, {percent(last)} at {x1:g}, "
-                    f"{100 * gains[axis]:+.1f} points."
+                    f"{axis}: {percent(first)} at {x0:g} megaMACs, {percent(last)} at {x1:g}: "
+                    f"{100 * gains[axis].mean:+.1f} points for each doubling of the computation."
                 )
-        if len(gains) == 3:
-            order = sorted(gains, key=lambda axis: -gains[axis])
+        if len(gains) == len(changes):
+            most = level_with_best(gains)
+            least = level_with_best({axis: Point({}, tuple(-x for x in gain.values)) for axis, gain in gains.items()})
+            if set(most) & set(least):
+                said.append("No axis brings more for its computation than the others, within the spread.")
+            else:
+                said.append(f"A doubling brings most by {' or '.join(most)}, least by {' or '.join(least)}.")
+            held = most == ["depth"] and least == ["width"]
             said.append(
-                f"Most is gained by {order[0]}, least by {order[-1]}. The paper finds depth to bring the most and "
-                f"width the least, and smaller patches to help at no new parameters: "
-                f"{'the same' if (order[0], order[-1]) == ('depth', 'width') else 'another order'} here."
+                "The paper finds depth to bring the most and width the least: that "
+                f"{verdict(held, *(compare(gain, gain) for gain in gains.values()))} here."
             )
         return said
 
@@ -295,6 +322,10 @@ def shape(setting: Setting) -> Study:
         lambda outcome, theme: lines(series(outcome), "megaMACs an image", theme),
         conclude,
     )
+
+
+def _listed(rates: list[float]) -> str:
+    return " or ".join(f"{rate:g}" for rate in rates)
 
 
 def _where(point: Point) -> str:

@@ -10,16 +10,20 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
+from vitrail.checkpoints.files import read_json
 from vitrail.drawing.page import cards, page, picture, section, text, write
 from vitrail.drawing.page import table as html_table
 from vitrail.drawing.plots import both
 from vitrail.errors import UserError
 from vitrail.studies.study import (
     ERROR,
+    RESULT,
     ROW,
+    ROWS,
     Outcome,
     Row,
     Study,
+    conclusion,
     finished,
     folder_of,
     gather,
@@ -46,6 +50,10 @@ def run(study: Study, out: Path, jobs: int, tell: Tell) -> Outcome:
     left = [row for row in study.rows if finished(row, out) is None]
     if len(left) < len(study.rows):
         tell(f"{len(study.rows) - len(left)} of {len(study.rows)} rows were done before")
+    own = {folder_of(row, out) for row in study.rows}
+    if others := sum(path.parent not in own for path in (out / ROWS).glob(f"*/{RESULT}")):
+        are = "row of another command is" if others == 1 else "rows of another command are"
+        tell(f"{others} {are} in the folder; the results are those of this one alone")
     _Workers(study, out, max(1, jobs), tell).run(left)
     outcome = gather(study.rows, out)
     write_outcome(study, outcome, out)
@@ -56,7 +64,10 @@ def _prepare(study: Study, out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file; --out must be a folder")
     stamp = out / "study.json"
-    if out.is_dir() and any(out.iterdir()) and not stamp.is_file():
+    if stamp.is_file():
+        if (other := read_json(stamp).get("study")) != study.name:
+            raise UserError(f"{out}: holds the study {other}; choose another --out")
+    elif out.is_dir() and any(out.iterdir()):
         raise UserError(f"{out}: is in use already, and not by a study; choose another --out")
     write_json(stamp, {"study": study.name, "rows": [row.name for row in study.rows]})
 
@@ -92,6 +103,7 @@ class _Workers:
         return row.start is None or (row.start not in waiting and row.start not in running.values())
 
     def _row(self, row: Row) -> int:
+        """The exit status of its process; what went wrong is in its folder, unless we stopped it ourselves."""
         folder = folder_of(row, self.out)
         if row.start is not None and finished(row.start, self.out) is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -99,6 +111,7 @@ class _Workers:
             return 2
         document = {"digest": row.digest, "start": row.start.name if row.start else "", "config": row.config.to_json()}
         write_json(folder / ROW, document)
+        (folder / ERROR).unlink(missing_ok=True)  # of an earlier attempt
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  our own module
@@ -116,24 +129,20 @@ class _Workers:
             status = process.wait()
             with self.lock:
                 self.processes.discard(process)
-        if status not in (0, 2, 130, 143):
-            last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            (folder / ERROR).write_text(f"ended with status {status}: {''.join(last)}\n", encoding="utf-8")
+        if status and not self.stopping and not (folder / ERROR).is_file():
+            (folder / ERROR).write_text(f"{_ended(status, folder / LOG)}\n", encoding="utf-8")
         return status
 
     def _report(self, row: Row, future: Future[int], done: int, total: int) -> None:
-        status = future.result()
-        if status in (130, 143):
-            return
+        status, error = future.result(), folder_of(row, self.out) / ERROR
         if status == 0:
             document = finished(row, self.out)
             assert document is not None
             result = document["result"]
             said = f"{result['top1']:.2%}" if row.measured else f"loss {result['loss']:.4f}"
             self.tell(f"[{done}/{total}] {row.name}: {said} in {result['seconds']:.0f} s")
-        else:
-            reason = (folder_of(row, self.out) / ERROR).read_text(encoding="utf-8").strip()
-            self.tell(f"[{done}/{total}] {row.name}: failed: {reason}")
+        elif error.is_file():
+            self.tell(f"[{done}/{total}] {row.name}: failed: {error.read_text(encoding='utf-8').strip()}")
 
     @contextmanager
     def _signals(self):
@@ -157,6 +166,16 @@ class _Workers:
                     process.terminate()
 
 
+def _ended(status: int, log: Path) -> str:
+    """Why a process ended that did not say it itself."""
+    if status < 0 or status > 128:
+        name = signal.Signals(-status if status < 0 else status - 128).name
+        memory = ", perhaps because memory ran out: try fewer --jobs" if name == "SIGKILL" else ""
+        return f"was ended from outside by {name}{memory}; the same command goes on with it"
+    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+    return f"ended with status {status}: {''.join(last)} ({log} has more)"
+
+
 def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
     """results.csv, plot.png, conclusion.txt and report.html, of what there is."""
     write(out / "results.csv", table(outcome).encode())
@@ -164,7 +183,7 @@ def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
         for name in ("plot.png", "conclusion.txt", "report.html"):
             (out / name).unlink(missing_ok=True)
         return
-    sentences = study.conclude(outcome)
+    sentences = conclusion(study, outcome)
     light, dark = both(lambda theme: study.draw(outcome, theme))
     write(out / "plot.png", light)
     write(out / "conclusion.txt", ("\n".join(sentences) + "\n").encode())

@@ -19,6 +19,7 @@ from vitrail.data import open_source
 SIDE = 32
 """Pixels; pictures of another size are resized, so that all of a study's models see the same."""
 BATCH = 64
+EMBEDDED = ("digits", "mnist5k")
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Setting:
     classes: int
     training: int
     """Samples there are to train on."""
-    flip: bool
-    """Whether a mirror image is still what it was: not for digits."""
+    embedded: bool
+    """Whether they are the digits that come with the program."""
 
     @staticmethod
     def of(source: str | None, quick: bool, seeds: int | None) -> "Setting":
@@ -42,9 +43,8 @@ class Setting:
         training = opened.split("train")
         first = training.read(0)
         grey = isinstance(first, np.ndarray) and (first.ndim == 2 or first.shape[-1] == 1)
-        embedded = name in ("digits", "mnist5k")
         channels, number = 1 if grey else 3, seeds or (2 if quick else 3)
-        return Setting(name, quick, number, channels, len(opened.classes), len(training), not embedded)
+        return Setting(name, quick, number, channels, len(opened.classes), len(training), name in EMBEDDED)
 
     def model(self, **fields: Any) -> ModelConfig:
         """16 patches of 8 pixels, average pooling and fixed positions, unless said otherwise."""
@@ -68,14 +68,13 @@ class Setting:
     ) -> TrainConfig:
         """A training on `samples` images in all, however often each is seen. Nothing is set aside for validation:
         the last weights are what is measured, on the test split."""
-        half = (0.5,) * self.channels
         steps = max(1, samples // BATCH)
         settings: dict[str, Any] = {
             "recipe": "study",
             "model": model,
             "data": DataConfig(self.source, val_fraction=0.0, train_size=train_size, workers=0),
             "transform": self.transform(),
-            "preprocessing": Preprocessing(mean=half, std=half, crop="squash", crop_fraction=1.0),
+            "preprocessing": self.preprocessing(),
             "optimizer": OptimizerConfig("adamw", lr=lr, weight_decay=0.05),
             "schedule": ScheduleConfig("cosine", warmup_steps=steps // 10),
             "steps": steps,
@@ -84,10 +83,14 @@ class Setting:
         }
         return TrainConfig(**{**settings, **more})
 
+    def preprocessing(self) -> Preprocessing:
+        half = (0.5,) * self.channels
+        return Preprocessing(mean=half, std=half, crop="squash", crop_fraction=1.0)
+
     def transform(self) -> TransformConfig:
-        if self.flip:
-            return TransformConfig(crop="pad", padding=4, flip=0.5)
-        return TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1)
+        if self.embedded:  # the mirror image of a digit is none
+            return TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1)
+        return TransformConfig(crop="pad", padding=4, flip=0.5)
 
     def sizes(self, wanted: tuple[int, ...]) -> list[int]:
         """Of the numbers of training images wanted, those there are; then all there are."""

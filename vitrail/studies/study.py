@@ -76,9 +76,9 @@ class Point:
         return statistics.fmean(self.values)
 
     @property
-    def spread(self) -> float:
-        """The standard deviation over the seeds."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+    def spread(self) -> float | None:
+        """The standard deviation over the seeds; None of one seed, which says nothing of it."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -119,21 +119,44 @@ class Outcome:
         found = self.points(**wanted)
         return found[0] if found else None
 
-    def choices(self, factor: str) -> list[Any]:
-        """The values of a factor, in order of appearance."""
-        return list(dict.fromkeys(each.factors[factor] for each in self.results if factor in each.factors))
+
+ABOVE, LEVEL, BELOW, UNTOLD = "above", "level with", "below", "not told apart from"
 
 
 def compare(one: Point, other: Point) -> str:
-    """above, below or level with: whether the difference of two means is larger than the spread of both."""
+    """above, below or level with: whether the difference of two means is larger than the spread of both. Where one of
+    them has a single seed, nobody knows."""
+    if one.spread is None or other.spread is None:
+        return UNTOLD
     difference = one.mean - other.mean
     if abs(difference) <= max(one.spread, other.spread):
-        return "level with"
-    return "above" if difference > 0 else "below"
+        return LEVEL
+    return ABOVE if difference > 0 else BELOW
+
+
+def verdict(held: bool, *words: str) -> str:
+    """Of a finding of the paper, by the comparisons it rests on."""
+    return "is open with one seed" if UNTOLD in words else "holds" if held else "does not hold"
+
+
+def level_with_best(points: dict[Any, Point]) -> list[Any]:
+    """The keys of the best point and of those that are not below it."""
+    best = max(points.values(), key=lambda point: point.mean)
+    return [key for key, point in points.items() if point is best or compare(point, best) != BELOW]
 
 
 def percent(point: Point) -> str:
-    return f"{point.mean:.1%} ± {point.spread:.1%}"
+    return f"{point.mean:.1%} " + ("(one seed)" if point.spread is None else f"± {point.spread:.1%}")
+
+
+def conclusion(study: Study, outcome: Outcome) -> list[str]:
+    """What the study says of the results there are, and first what there is not."""
+    if not outcome.results:
+        return []
+    measured = sum(row.measured for row in study.rows)
+    missing = measured - len(outcome.results)
+    lacking = [f"{missing} of {measured} trainings failed: what follows rests on the others."] if missing else []
+    return lacking + study.conclude(outcome)
 
 
 def folder_of(row: Row, out: Path) -> Path:
@@ -186,7 +209,7 @@ def summary(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
         [
             *(_plain(each.factors.get(name, "")) for name in columns),
             f"{each.mean:.2%}",
-            f"{each.spread:.2%}",
+            "" if each.spread is None else f"{each.spread:.2%}",
             str(len(each.values)),
         ]
         for each in points

@@ -28,6 +28,16 @@ GROUPS = {
     ),
 }
 """VTAB's 19 tasks, spelled without signs."""
+_LONG = {
+    "oxfordflowers": "flowers",
+    "oxfordiiitpet": "pets",
+    "patchcamelyon": "camelyon",
+    "diabeticretinopathy": "retinopathy",
+    "dsprites": "dspr",
+    "location": "loc",
+    "smallnorb": "snorb",
+}
+"""Longer names that are in use too, TensorFlow Datasets' among them."""
 OTHER = "other"
 EXAMPLES, DEV = 1000, 200
 
@@ -35,6 +45,8 @@ EXAMPLES, DEV = 1000, 200
 def group_of(task: str) -> str:
     """A task's group by its name: `Clevr-Count` and `clevr_count` are one; what VTAB does not have is `other`."""
     plain = re.sub(r"[^a-z0-9]", "", task.lower())
+    for long, name in _LONG.items():
+        plain = plain.replace(long, name)
     return next((group for group, names in GROUPS.items() if any(plain.startswith(name) for name in names)), OTHER)
 
 
@@ -107,7 +119,8 @@ def _conclude(outcome: Outcome) -> list[str]:
         f"{name}: {mean:.1%} over {count} {'task' if count == 1 else 'tasks'}." for name, (mean, count) in means.items()
     ]
     points = outcome.points()
-    said.append(f"Mean of all {len(points)} tasks: {statistics.fmean(point.mean for point in points):.1%}.")
+    if len(points) > 1:
+        said.append(f"Mean of the {len(points)} tasks: {statistics.fmean(point.mean for point in points):.1%}.")
     return said
 
 
