@@ -26,7 +26,7 @@ def lines(
         axes.set_xscale("log")
         ticks = sorted({x for points in series.values() for x, _ in points})
         if len(ticks) <= 8:
-            axes.set_xticks(ticks, [f"{x:,.4g}" if x < 1e5 else f"{x:.2g}" for x in ticks])
+            axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" for x in ticks])
             axes.minorticks_off()
     axes.set_xlabel(across, color=theme.soft)
     _finish(axes, theme)
