@@ -20,8 +20,8 @@ SCRATCH = "from scratch"
 def self_supervised(setting: Setting) -> Study:
     """Section 4.6: from scratch, masked patches, MAE or labels first, then few labels."""
     labels = (100, 500) if setting.quick else (50, 100, 200, 500)
-    share = 0.35 if setting.quick else 1.0
-    steps = 300 if setting.quick else 600
+    share = 0.2 if setting.quick else 1.0
+    steps = 200 if setting.quick else 600
     rows: list[Row] = []
     for seed in range(setting.seeds):
         starts: dict[str, Row | None] = {SCRATCH: None}
