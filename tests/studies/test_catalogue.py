@@ -153,7 +153,7 @@ def test_one_seed_tells_nothing_apart(name):
     assert not re.search("so that (order )?(holds|does not hold)|that holds|[0-9] (above|below) it", said)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(name=st.sampled_from(list(STUDIES)), kept=st.sets(st.integers(0, 80), max_size=40), seeds=st.integers(1, 3))
 def test_whatever_fails_the_rest_is_concluded_and_drawn(name, kept, seeds):
     chosen = laid_out(name, seeds)

@@ -190,7 +190,8 @@ main(sys.argv[2:])
 """
 
 
-def test_torchrun_starts_a_killed_job_again_and_it_ends_right(tmp_path):
+@pytest.mark.parametrize("beside_whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_torchrun_starts_a_killed_job_again_and_it_ends_right(tmp_path, beside_whole):
     (tmp_path / "program.py").write_text(SUICIDE)
     small = ["--model.depth", "1", "--steps", "20", "--snapshot-every", "4", "--log-every", "1", "--data.workers", "0"]
     train = ["train", "digits", *small]
@@ -203,6 +204,10 @@ def test_torchrun_starts_a_killed_job_again_and_it_ends_right(tmp_path):
     # The snapshot of step 12 may not have been whole yet: it is written while the steps go on.
     assert re.search("resuming after step (8|12) of 20", result.stderr)
     assert result.stdout.count("accuracy") == 1, "one process speaks"
+    steps = [record["step"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
+    assert steps == list(range(1, 21)), "each step is told once"
+    if not beside_whole:
+        return
     shortcut = [sys.executable, "-m", "vitrail", *train, "--processes", "2", "--out", "whole"]
     whole = subprocess.run(shortcut, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert whole.returncode == 0, whole.stderr
