@@ -112,7 +112,7 @@ class _Workers:
         document = {"digest": row.digest, "start": row.start.name if row.start else "", "config": row.config.to_json()}
         write_json(folder / ROW, document)
         (folder / ERROR).unlink(missing_ok=True)  # of an earlier attempt
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        environment = {"OMP_NUM_THREADS": str(self.threads), **os.environ}  # what the user has set stays
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  our own module
                 [sys.executable, "-m", "vitrail.studies.worker", str(folder)],
