@@ -168,8 +168,9 @@ class _Workers:
 
 def _ended(status: int, log: Path) -> str:
     """Why a process ended that did not say it itself."""
-    if status < 0 or status > 128:
-        name = signal.Signals(-status if status < 0 else status - 128).name
+    number = -status if status < 0 else status - 128  # as Popen says it, or as we say it ourselves
+    if number in signal.valid_signals():
+        name = signal.Signals(number).name
         memory = ", perhaps because memory ran out: try fewer --jobs" if name == "SIGKILL" else ""
         return f"was ended from outside by {name}{memory}; the same command goes on with it"
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
