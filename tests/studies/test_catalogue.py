@@ -52,12 +52,18 @@ def test_data_size_models_are_of_like_cost():
     assert max(costs.values()) / min(costs.values()) < 1.15
 
 
-def test_models_have_the_classes_and_channels_of_the_data(tmp_path):
+@pytest.fixture
+def photos(tmp_path) -> str:
+    """A folder of colour pictures, three classes."""
     for label in ("one", "two", "three"):
         for split in ("train", "test"):
-            (tmp_path / "photos" / split / label).mkdir(parents=True)
-            Image.new("RGB", (8, 8), "red").save(tmp_path / "photos" / split / label / "photo.png")
-    models = {row.config.model for row in study("pooling", str(tmp_path / "photos"), quick=True).rows}
+            (tmp_path / split / label).mkdir(parents=True)
+            Image.new("RGB", (40, 40), "red").save(tmp_path / split / label / "photo.png")
+    return str(tmp_path)
+
+
+def test_models_have_the_classes_and_channels_of_the_data(photos):
+    models = {row.config.model for row in study("pooling", photos, quick=True).rows}
     assert {(model.num_classes, model.channels) for model in models} == {(3, 3)}
 
 
@@ -172,12 +178,8 @@ def laid_out(name, seeds):
     return study(name, quick=True, seeds=seeds)
 
 
-def test_learning_without_labels_takes_the_colours_and_the_size_of_other_data(tmp_path):
-    for split in ("train", "test"):
-        for label in ("one", "two"):
-            (tmp_path / "photos" / split / label).mkdir(parents=True)
-            Image.new("RGB", (40, 40), "red").save(tmp_path / "photos" / split / label / "photo.png")
-    for row in study("self-supervised", str(tmp_path / "photos"), quick=True).rows:
+def test_learning_without_labels_takes_the_colours_and_the_size_of_other_data(photos):
+    for row in study("self-supervised", photos, quick=True).rows:
         assert (row.config.model.channels, row.config.model.rows_columns) == (3, (32, 32))
         assert row.config.transform.flip == 0.5
         assert row.config.preprocessing.mean == (0.5, 0.5, 0.5)

@@ -194,9 +194,9 @@ def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
         f"<p>{text(study.question)}</p>",
         cards(
             [
-                (str(len(outcome.results)), "trainings", ""),
+                (str(len(outcome.results)), "trainings measured", ""),
                 (f"{seconds / 60:,.0f}", "minutes of training, all together", ""),
-                (str(len(outcome.failed)), "rows failed", "bad" if outcome.failed else ""),
+                (str(len(outcome.failed)), "failed", "bad" if outcome.failed else ""),
             ]
         ),
         section(
