@@ -348,15 +348,23 @@ def _last_split(source: Source) -> str:
 def _summary(config: TrainConfig, source: Source, total: int, device: torch.device, processes: Processes) -> str:
     parts = ", ".join(f"{len(split)} {name}" for name, split in source.splits.items())
     model = config.model
-    what = model.name or f"width {model.width}, depth {model.depth}, patch {model.patch_size}"
     several = f", {processes.count} processes by {config.parallel}" if processes.count > 1 else ""
     return (
         f"{source.name}: {len(source.classes)} classes, {parts}\n"
-        f"model: {what} at {model.rows_columns[0]} x {model.rows_columns[1]} px, "
+        f"model: {model.name or _shape(model)} at {model.rows_columns[0]} x {model.rows_columns[1]} px, "
         f"{cost(model).parameters:,} parameters, on {device}{several}\n"
         f"{config.optimizer.name} lr {config.optimizer.lr:g}, batch {config.batch_size}, {total} steps"
         + (f"\nobjective {config.objective}: labels are not used" if config.self_supervised else "")
     )
+
+
+def _shape(model: ModelConfig) -> str:
+    """A model that has no name, in few words."""
+    sizes = f"width {model.width}, depth {model.depth}, patch {model.patch_size}"
+    if model.stages is None:
+        return sizes
+    stem = f"{model.stem_width} channels, stages {model.stages}"
+    return f"ResNet of {stem}" if model.family == "resnet" else f"hybrid, {model.stem} stem of {stem}, {sizes}"
 
 
 def _report(

@@ -38,7 +38,10 @@ def peaks(folder, name: str, size: int, *work: tuple[str, int]) -> list[int]:
     draw = np.random.default_rng(0)
     for number in range(4):
         Image.fromarray(draw.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Every larger block straight from the system and back to it: else the peak depends on which gaps malloc finds among
+    # what was freed, and says more of that than of what is kept.
+    allocator = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
+    environment = {**os.environ, **allocator, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SCRIPT, name, str(size), str(folder), json.dumps(work)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -50,7 +53,7 @@ def peaks(folder, name: str, size: int, *work: tuple[str, int]) -> list[int]:
 def test_distances_over_128_images_at_ti_16_stay_under_2_gb_and_take_no_more_than_over_32(tmp_path):
     _, few, many = peaks(tmp_path, "Ti/16", 224, ("distance", 32), ("distance", 128))
     assert many < 2 * 10**9
-    assert many - few < 32 * 2**20
+    assert many - few < 16 * 2**20, "96 images more take 58 MB where they are kept"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(what: str, total: int, after: float = 0.0) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int, after: float = 0.0) -> Iterator[Callable[[float], None]]:
     """Gives a function to be told how many more are done; the bar appears once `after` seconds have gone by."""
     if not sys.stderr.isatty():
         yield lambda done: None
@@ -20,7 +20,7 @@ def progress(what: str, total: int, after: float = 0.0) -> Iterator[Callable[[in
     task = bar.add_task(what, total=total)
     due = time.monotonic() + after
 
-    def advance(done: int) -> None:
+    def advance(done: float) -> None:
         bar.advance(task, done)
         if not bar.live.is_started and time.monotonic() >= due:
             bar.start()

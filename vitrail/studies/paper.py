@@ -35,7 +35,7 @@ def data_size(setting: Setting) -> Study:
         "ResNet": setting.model(family="resnet", stages=(3, 2), stem_width=32),
     }
     sizes = setting.sizes((200, 1000) if setting.quick else (500, 2000, 8000))
-    samples = 16_000 if setting.quick else 64_000
+    samples = 16_000 if setting.quick else 128_000
     rows = [
         Row({"model": name, "training images": size}, setting.config(model, seed, samples, train_size=size))
         for size in sizes
@@ -205,7 +205,7 @@ def positions(setting: Setting) -> Study:
 
 def pooling(setting: Setting) -> Study:
     """Figure 9: the class token against the average of the patches, at several learning rates."""
-    samples = 16_000 if setting.quick else 64_000
+    samples = 16_000 if setting.quick else 128_000
     rates = (3e-4, 1e-3, 3e-3) if setting.quick else (3e-4, 1e-3, 3e-3, 1e-2)
     kinds: dict[str, ModelConfig] = {
         "class token": setting.model(class_token=True, pooling="class", positions="learned"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.checkpoints.files import read_json
+from vitrail.data.progress import progress
 from vitrail.drawing.page import cards, page, picture, section, text, write
 from vitrail.drawing.page import table as html_table
 from vitrail.drawing.plots import both
@@ -31,6 +32,7 @@ from vitrail.studies.study import (
     table,
     write_json,
 )
+from vitrail.training.progress import read_metrics
 
 Tell = Callable[[str], None]
 LOG = "log.txt"
@@ -54,7 +56,8 @@ def run(study: Study, out: Path, jobs: int, tell: Tell) -> Outcome:
     if others := sum(path.parent not in own for path in (out / ROWS).glob(f"*/{RESULT}")):
         are = "row of another command is" if others == 1 else "rows of another command are"
         tell(f"{others} {are} in the folder; the results are those of this one alone")
-    _Workers(study, out, max(1, jobs), tell).run(left)
+    with progress("trainings", len(left)) as advance:
+        _Workers(study, out, max(1, jobs), tell, advance).run(left)
     outcome = gather(study.rows, out)
     write_outcome(study, outcome, out)
     return outcome
@@ -73,15 +76,15 @@ def _prepare(study: Study, out: Path) -> None:
 
 
 class _Workers:
-    def __init__(self, study: Study, out: Path, jobs: int, tell: Tell):
-        self.study, self.out, self.jobs, self.tell = study, out, jobs, tell
+    def __init__(self, study: Study, out: Path, jobs: int, tell: Tell, advance: Callable[[float], None]):
+        self.study, self.out, self.jobs, self.tell, self.advance = study, out, jobs, tell, advance
         self.processes: set[subprocess.Popen[bytes]] = set()
         self.lock = threading.Lock()
         self.stopping: list[int] = []
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
 
     def run(self, left: list[Row]) -> None:
-        done, waiting, running = 0, list(left), {}
+        done, shown, waiting, running = 0, 0.0, list(left), {}
         with self._signals(), ThreadPoolExecutor(self.jobs) as pool:
             while (waiting or running) and not (self.stopping and not running):
                 if not self.stopping:
@@ -95,6 +98,9 @@ class _Workers:
                 for future in ended:
                     done += 1
                     self._report(running.pop(future), future, done, len(left))
+                reached = done + sum(_share(row, self.out) for row in running.values())
+                self.advance(reached - shown)
+                shown = reached
         if self.stopping:
             raise Stopped(self.stopping[0])
 
@@ -141,6 +147,7 @@ class _Workers:
             result = document["result"]
             said = f"{result['top1']:.2%}" if row.measured else f"loss {result['loss']:.4f}"
             self.tell(f"[{done}/{total}] {row.name}: {said} in {result['seconds']:.0f} s")
+            write_table(gather(self.study.rows, self.out), self.out)  # for who looks before the end
         elif error.is_file():
             self.tell(f"[{done}/{total}] {row.name}: failed: {error.read_text(encoding='utf-8').strip()}")
 
@@ -166,6 +173,15 @@ class _Workers:
                     process.terminate()
 
 
+def _share(row: Row, out: Path) -> float:
+    """How much of a training is done, by what it has written."""
+    records = [each for each in read_metrics(folder_of(row, out) / "run") if each["kind"] == "train"]
+    if not records:
+        return 0.0
+    last, config = records[-1], row.config
+    return last["step"] / config.steps if config.steps else last["epoch"] / (config.epochs or 1)
+
+
 def _ended(status: int, log: Path) -> str:
     """Why a process ended that did not say it itself."""
     number = -status if status < 0 else status - 128  # as Popen says it, or as we say it ourselves
@@ -177,9 +193,13 @@ def _ended(status: int, log: Path) -> str:
     return f"ended with status {status}: {''.join(last)} ({log} has more)"
 
 
+def write_table(outcome: Outcome, out: Path) -> None:
+    write(out / "results.csv", table(outcome).encode())
+
+
 def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
     """results.csv, plot.png, conclusion.txt and report.html, of what there is."""
-    write(out / "results.csv", table(outcome).encode())
+    write_table(outcome, out)
     if not outcome.results:
         for name in ("plot.png", "conclusion.txt", "report.html"):
             (out / name).unlink(missing_ok=True)

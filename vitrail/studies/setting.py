@@ -90,7 +90,9 @@ class Setting:
     def transform(self) -> TransformConfig:
         if self.embedded:  # the mirror image of a digit is none
             return TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1)
-        return TransformConfig(crop="pad", padding=4, flip=0.5)
+        # By one pixel: a training this short does not make up for larger shifts. ViT on Fashion-MNIST comes to 82 %
+        # this way, with the usual four pixels of 32 to 72 % (64,000 images, one seed each).
+        return TransformConfig(crop="pad", padding=1, flip=0.5)
 
     def sizes(self, wanted: tuple[int, ...]) -> list[int]:
         """Of the numbers of training images wanted, those there are; then all there are."""
