@@ -292,3 +292,21 @@ def test_real_weights_and_photos_by_imagenet_real_labels(assets, capsys, tmp_pat
     assert "ImageNet-ReaL: 66.67% of 9, 3 left out without a label" in out
     page = (tmp_path / "first/report.html").read_text()
     assert "tench" in page, "classes are called by their words"
+
+
+def test_a_bare_weights_file_is_measured_with_what_the_flags_say_of_it(models, tmp_path, capsys):
+    """Class names and preprocessing by flags, the same as in a bundle that has them."""
+    vitrail.convert(models / "nameless", tmp_path / "bare.safetensors", "timm")
+    (tmp_path / "names.txt").write_text("\n".join("0123456789"))
+    flags = ["--labels", str(tmp_path / "names.txt"), "--preprocessing", "half,crop=squash"]
+    words = ["--data", "digits", "--json"]
+    status, told, _ = answer(capsys, "evaluate", str(tmp_path / "bare.safetensors"), *words, *flags)
+    assert status == 0
+    assert json.loads(told) == json.loads(answer(capsys, "evaluate", str(models / "model"), *words)[1])
+    words += ["--shots", "5", "--methods", "ridge"]
+    status, told, _ = answer(capsys, "fewshot", str(tmp_path / "bare.safetensors"), *words, *flags[2:])
+    assert status == 0
+    assert json.loads(told) == json.loads(answer(capsys, "fewshot", str(models / "model"), *words)[1])
+    status, _, said = answer(capsys, "evaluate", str(models / "model"), "--data", "digits", "--preprocessing", "ful")
+    assert status == 2
+    assert "there is no 'ful'; there are imagenet, half, and fields such as" in said

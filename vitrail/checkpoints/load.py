@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.checkpoints import bundle, google, hub, huggingface, timm, torchvision
 from vitrail.checkpoints.files import SUFFIXES, read_json, read_tensors
 from vitrail.checkpoints.labels import attach_labels
-from vitrail.checkpoints.preprocessing import assumed, named
+from vitrail.checkpoints.preprocessing import asked, assumed
 from vitrail.checkpoints.rules import Reading, Tensors
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
@@ -48,7 +48,8 @@ def load(
     """A model from a bundle or run folder, a weights file, a timm or Hugging Face folder, or `hf:owner/name`.
 
     `model` says what a file cannot (a name such as "B/16"). Another `image_size` interpolates the positions, another
-    `num_classes` gives a fresh head. What had to be assumed stands in `model.card.notes`.
+    `num_classes` gives a fresh head. `preprocessing` is a Preprocessing, or as the flag says it: a name, fields, or
+    both ("imagenet,crop_fraction=0.875"). What had to be assumed stands in `model.card.notes`.
     """
     found = open_source(source, model=model, preprocessing=preprocessing, labels=labels)
     loaded = assemble(found.reading, found.card)
@@ -281,7 +282,8 @@ def _set_preprocessing(found: Source, wanted: str | Preprocessing | None) -> Non
     if isinstance(wanted, Preprocessing):
         found.card.preprocessing = wanted
     elif wanted is not None:
-        found.card.preprocessing = named(wanted, config)
+        own = found.card.preprocessing or assumed(found.reading.format, config)[0]
+        found.card.preprocessing = asked(wanted, config, own)
     elif found.card.preprocessing is None:
         found.card.preprocessing, note = assumed(found.reading.format, config)
         found.card.notes.append(note)

@@ -1,5 +1,7 @@
-"""Preprocessing for weights that carry none: by name, or what their format's own code does."""
+"""Preprocessing for weights that carry none: by name, by field, or what their format's own code does."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from vitrail.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing
@@ -18,12 +20,49 @@ BY_FORMAT: dict[str, dict[str, Any]] = {
 }
 
 
-def named(name: str, config: ModelConfig) -> Preprocessing:
+FIELDS = ("mean", "std", "crop", "crop_fraction", "resample")
+
+
+def asked(text: str, config: ModelConfig, own: Preprocessing) -> Preprocessing:
+    """A name, fields in place of the model's own, or of a name's: `half`, `crop_fraction=0.875,mean=0.48:0.46:0.41`,
+    `imagenet,crop=squash,resample=bilinear`."""
+    first, *rest = text.split(",")
+    if "=" in first:
+        rest = [first, *rest]
+    else:
+        own = _named(first.strip(), config)
+    given = dict(_field(each, config) for each in rest)
+    if len(given) < len(rest):
+        raise UserError(f"--preprocessing {text}: names a field twice")
+    return replace(own, **given)
+
+
+def _named(name: str, config: ModelConfig) -> Preprocessing:
     if name not in NAMED:
-        raise UserError(f"there is no preprocessing {name!r}; there are {', '.join(NAMED)}")
+        known = f"{', '.join(NAMED)}, and fields such as crop_fraction=0.875"
+        raise UserError(f"--preprocessing: there is no {name!r}; there are {known}")
     if config.channels != 3 and name == "imagenet":
-        raise UserError(f"preprocessing 'imagenet' is for 3 channels; the model has {config.channels}: give 'half'")
+        raise UserError(f"--preprocessing imagenet is for 3 channels; the model has {config.channels}: give half")
     return _for(NAMED[name], config)
+
+
+def _field(text: str, config: ModelConfig) -> tuple[str, Any]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    name = name.replace("-", "_")
+    if name not in FIELDS or not value:
+        raise UserError(f"--preprocessing: {text!r} is no field with its value; there are {', '.join(FIELDS)}")
+    if name in ("crop", "resample"):
+        return name, value
+    try:
+        numbers = [float(each) for each in value.split(":")]
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"--preprocessing: {text!r} must be numbers, with colons between those of several channels")
+    wanted = 1 if name == "crop_fraction" else config.channels
+    if len(numbers) not in (1, wanted):
+        raise UserError(f"--preprocessing: {text!r} has {len(numbers)} numbers, and {wanted} are needed")
+    return name, numbers[0] if name == "crop_fraction" else tuple(numbers * (wanted // len(numbers)))
 
 
 def assumed(format: str, config: ModelConfig) -> tuple[Preprocessing, str]:  # noqa: A002
@@ -34,7 +73,7 @@ def assumed(format: str, config: ModelConfig) -> tuple[Preprocessing, str]:  # n
         f"the weights carry no preprocessing; assumed mean {_numbers(preprocessing.mean)}, "
         f"std {_numbers(preprocessing.std)}, {preprocessing.resample}, "
         + ("a plain resize" if preprocessing.crop == "squash" else f"crop fraction {preprocessing.crop_fraction}")
-        + " (--preprocessing imagenet or half says otherwise)"
+        + " (--preprocessing says otherwise)"
     )
     return preprocessing, note
 

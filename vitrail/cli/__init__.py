@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import re
 import sys
+from collections.abc import Callable
+from inspect import unwrap  # the package has an `inspect` of its own
 from typing import Any
 
 from vitrail.errors import UserError
@@ -81,10 +84,18 @@ def _run(arguments: list[str]) -> None:
         return
     else:
         command = module.command
+    read_flags(command, rest, name)
+
+
+def read_flags(command: Callable[..., None], arguments: list[str], name: str) -> None:
+    """Call a command with what its flags say."""
     import tyro
 
-    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
-    tyro.cli(command, args=rest, prog=f"vitrail {name}", config=style)
+    documented = unwrap(command)
+    # A sentence over two lines of the code is one in the help.
+    documented.__doc__ = re.sub(r"\n {12,}", " ", documented.__doc__ or "")
+    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
+    tyro.cli(command, args=arguments, prog=f"vitrail {name}", config=style)
 
 
 def _unknown(kind: str, given: str, known: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.weights import Flags, NamedWeights
 
 NUMBERED = re.compile(r"(blocks\.|layers?\.|encoderblock_|encoder_layer_|stages\.|block|unit)\d+")
 
@@ -17,12 +18,9 @@ def command(
     destination: Annotated[Path, tyro.conf.Positional],
     *,
     to: Literal["bundle", "timm", "huggingface", "google", "torchvision"] = "bundle",
-    model: str | None = None,
-    image_size: tuple[int, int] | int | None = None,
-    preprocessing: Literal["imagenet", "half"] | None = None,
-    labels: Path | None = None,
     overwrite: bool = False,
     no_check: bool = False,
+    weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
     """Convert weights, and report what was mapped, dropped or made up, and how far the logits are apart.
@@ -35,10 +33,6 @@ def command(
         destination: A folder for bundle and huggingface; .npz for google; a folder, .safetensors or .pth for timm;
             .safetensors or .pth for torchvision.
         to: The format to write.
-        model: The model's name, where the file cannot say (heads of an unusual width).
-        image_size: Interpolate the positions to another image size: one number, or rows and columns.
-        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
-        labels: A file of class names: JSON with label_names and label_descriptions, or one name a line.
         overwrite: Replace what is there.
         no_check: Do not run the two models to compare their logits.
         json: Print one JSON document.
@@ -49,10 +43,7 @@ def command(
         source,
         destination,
         to,
-        model=model,
-        image_size=image_size,
-        preprocessing=preprocessing,
-        labels=labels,
+        **weights.options(),
         overwrite=overwrite,
         check=not no_check,
     )

@@ -7,6 +7,7 @@ import tyro
 
 from vitrail.cli import together
 from vitrail.cli.predict import EngineName
+from vitrail.cli.weights import Flags, Weights
 
 
 def run(arguments: list[str]) -> None:
@@ -25,10 +26,8 @@ def command(
     batch_size: int | None = None,
     workers: int | None = None,
     device: str = "auto",
-    model_name: Annotated[str | None, tyro.conf.arg(name="model")] = None,
-    image_size: tuple[int, int] | int | None = None,
-    preprocessing: Literal["imagenet", "half"] | None = None,
     processes: int | None = None,
+    weights: Annotated[Weights, Flags] = Weights(),
     json: bool = False,
 ) -> None:
     """What the head sees of each picture, as a parquet file with the columns id, path, embedding and error.
@@ -46,9 +45,6 @@ def command(
         batch_size: Pictures at a time; by default about a thousand tokens, but at most 16.
         workers: Batches under way at once; one a processor, up to eight.
         device: For torch: auto, cpu, cuda, mps.
-        model_name: The model's name (such as B/16), where a weights file cannot say.
-        image_size: Run the model at another size: positions are interpolated.
-        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
         processes: Share the pictures among so many processes of this machine; over several machines, start it by
             torchrun.
         json: Print one JSON document, a summary.
@@ -59,7 +55,7 @@ def command(
 
     with together.alike():
         check_out(out, (".parquet",))
-    work = Work(model, paths, engine, Loading(model_name, image_size, preprocessing, None, device), batch_size, workers)
+    work = Work(model, paths, engine, Loading(**weights.options(), device=device), batch_size, workers)
 
     def rows(job: Any, inputs: Any) -> Any:
         for batch in job.predictor.embeddings(inputs):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import tyro
 
 from vitrail.cli import emit_json, note, together
+from vitrail.cli.weights import Flags, NamedWeights
 
 if TYPE_CHECKING:
     from vitrail.data import Source, Split
@@ -36,6 +37,7 @@ def command(
     device: str = "auto",
     subset: bool = False,
     processes: int | None = None,
+    weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
     """Top-1, top-5, loss and calibration of a model on a data set, over all and by class.
@@ -70,7 +72,7 @@ def command(
         if out is not None:
             these.first_alone(lambda: report.check_folder(out, report.EVALUATION))
         labels = these.all_or_none(lambda: None if real is None else real_labels.read(real))
-        loaded = these.all_or_none(lambda: _classifier(model)).to(where)
+        loaded = these.all_or_none(lambda: _classifier(model, weights)).to(where)
         card = loaded.card
         numbers = these.all_or_none(lambda: [] if labels is None else real_labels.class_numbers(card.label_names))
         source, name, chosen, left_out = these.all_or_none(lambda: _chosen(data, split, labels is not None))
@@ -124,16 +126,16 @@ def command(
         these.first_alone(tell)
 
 
-def _classifier(name: str) -> Any:
+def _classifier(name: str, weights: NamedWeights) -> Any:
     """A model that can be asked for classes by name."""
     from vitrail.checkpoints.load import load
     from vitrail.errors import UserError
 
-    model = load(name)
+    model = load(name, **weights.options())
     if not model.config.num_classes:
         raise UserError(f"{name}: has no head, so it names no classes; vitrail fewshot measures its features")
     if not model.card.label_names:
-        raise UserError(f"{name}: has no class names to match labels by; add them with vitrail convert --labels FILE")
+        raise UserError(f"{name}: has no class names to match labels by; give them with --labels FILE")
     return model
 
 

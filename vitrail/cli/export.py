@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.weights import Flags, NamedWeights
 from vitrail.errors import UserError
 
 CALIBRATION = 64
@@ -26,10 +27,7 @@ def command(
     fast: bool = False,
     opset: int = 20,
     overwrite: bool = False,
-    model_name: Annotated[str | None, tyro.conf.arg(name="model")] = None,
-    image_size: tuple[int, int] | int | None = None,
-    preprocessing: Literal["imagenet", "half"] | None = None,
-    labels: Path | None = None,
+    weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
     """Write a model for ONNX Runtime, OpenVINO or torch.export: any batch, logits and features.
@@ -49,10 +47,6 @@ def command(
         fast: Search --int8, --merge-tokens and engines together for the fastest within --max-drop; needs --check.
         opset: The version of ONNX's operators.
         overwrite: Replace what is there.
-        model_name: The model's name (such as B/16), where a weights file cannot say.
-        image_size: Export for another image size: positions are interpolated.
-        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
-        labels: A file of class names.
         json: Print one JSON document.
     """
     from vitrail.checkpoints.load import load
@@ -69,7 +63,7 @@ def command(
         raise UserError("--fast chooses --int8 and --merge-tokens itself: leave them out")
     if calibrate is not None and not int8:
         raise UserError("--calibrate goes with --int8")
-    loaded = load(model, model=model_name, image_size=image_size, preprocessing=preprocessing, labels=labels)
+    loaded = load(model, **weights.options())
     for line in loaded.card.notes:
         note(line)
     found: list[Comparison] = []

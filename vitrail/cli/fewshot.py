@@ -7,6 +7,7 @@ import tyro
 
 from vitrail.cli import emit_json, note
 from vitrail.cli.evaluate import labelled, progress
+from vitrail.cli.weights import Flags, Weights
 
 if TYPE_CHECKING:
     from vitrail.data import Source
@@ -25,6 +26,7 @@ def command(
     batch_size: int = 64,
     workers: int | None = None,
     device: str = "auto",
+    weights: Annotated[Weights, Flags] = Weights(),
     json: bool = False,
 ) -> None:
     """Accuracy of simple classifiers on frozen features, trained on a few images of each class.
@@ -64,7 +66,7 @@ def command(
     if out is not None:
         report.check_folder(out, report.FEW_SHOT)
     where = choose_device(device)
-    loaded = load(model).to(where)
+    loaded = load(model, **weights.options()).to(where)
     source = open_source(data)
     chosen, left_out = zip(*(labelled(source, name) for name in _splits(source, split)), strict=True)
     notes = [*loaded.card.notes, *source.notes, *(line for lines in left_out for line in lines)]

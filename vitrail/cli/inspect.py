@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.weights import Flags, NamedWeights
 
 
 def command(
@@ -20,10 +21,8 @@ def command(
     limit: int = 128,
     occlusion_images: int | None = None,
     merge_tokens: int | None = None,
-    image_size: tuple[int, int] | int | None = None,
-    labels: Path | None = None,
-    preprocessing: Literal["imagenet", "half"] | None = None,
     device: str = "auto",
+    weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
     """Look inside a model: filters, positions, how far its heads look, and what its answers rest on.
@@ -41,9 +40,6 @@ def command(
             many, and as fine, as take about a minute.
         merge_tokens: In the view of token merging, how many patches each layer merges; by default half of them in
             all, 0 leaves the view out.
-        image_size: Look at another resolution: one number, or rows and columns.
-        labels: A file of class names, for weights that carry none.
-        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
         device: auto, cpu, cuda, mps.
         json: Print the numbers as one JSON document.
     """
@@ -58,7 +54,7 @@ def command(
     if occlusion_images is not None and occlusion_images < 0:
         raise UserError(f"--occlusion-images must be at least 0, not {occlusion_images}")
     where = choose_device(device)
-    loaded = load(model, image_size=image_size, preprocessing=preprocessing, labels=labels).to(where)
+    loaded = load(model, **weights.options()).to(where)
     for line in loaded.card.notes:
         note(line)
     with _progress() as progress:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitrail.cli import note, together
+from vitrail.cli.weights import Flags, NamedWeights
 from vitrail.errors import UserError
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
@@ -29,11 +30,8 @@ def command(
     batch_size: int | None = None,
     workers: int | None = None,
     device: str = "auto",
-    model_name: Annotated[str | None, tyro.conf.arg(name="model")] = None,
-    image_size: tuple[int, int] | int | None = None,
-    preprocessing: Literal["imagenet", "half"] | None = None,
-    labels: Path | None = None,
     processes: int | None = None,
+    weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
     """The most likely classes of pictures, prepared as the model's evaluation prepares them.
@@ -54,10 +52,6 @@ def command(
         batch_size: Pictures at a time; by default about a thousand tokens, but at most 16.
         workers: Batches under way at once; one a processor, up to eight.
         device: For torch: auto, cpu, cuda, mps.
-        model_name: The model's name (such as B/16), where a weights file cannot say.
-        image_size: Run the model at another size: positions are interpolated.
-        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
-        labels: A file of class names.
         processes: Share the pictures among so many processes of this machine, with --out; over several machines,
             start it by torchrun.
         json: Print one JSON document: a list of rows, or with --out a summary.
@@ -74,7 +68,7 @@ def command(
             raise UserError("several processes need --out FILE: each writes its part beside it")
         if top < 1:
             raise UserError(f"--top must be at least 1, not {top}")
-    loading = Loading(model_name, image_size, preprocessing, labels, device)
+    loading = Loading(**weights.options(), device=device)
     work = Work(model, paths, engine, loading, batch_size, workers)
 
     def rows(job: Any, inputs: Any) -> Any:

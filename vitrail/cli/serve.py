@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.weights import Flags, NamedWeights
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 _PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -32,11 +33,8 @@ def command(
     engine: EngineName | None = None,
     workers: int | None = None,
     device: str = "auto",
-    model_name: Annotated[str | None, tyro.conf.arg(name="model")] = None,
-    image_size: tuple[int, int] | int | None = None,
-    preprocessing: Literal["imagenet", "half"] | None = None,
-    labels: Path | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
+    weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
     """Serve models over HTTP: /predict, /embed, /attention, the Open Inference Protocol, metrics, and a page at /.
@@ -61,10 +59,6 @@ def command(
         engine: What runs the models; torch unless told otherwise, since others do not show attention.
         workers: Batches computed at once; they share the processors. By default one a processor, up to 8.
         device: For torch: auto, cpu, cuda, mps.
-        model_name: The model's name (such as B/16), where a weights file cannot say.
-        image_size: Run the models at another size: positions are interpolated.
-        preprocessing: For weights that carry none: ImageNet mean and std, or 0.5 for both.
-        labels: A file of class names.
         log_level: What the log holds.
         json: Print one JSON document with the address and the models, once the server listens.
     """
@@ -99,7 +93,7 @@ def command(
     from vitrail.serving.models import open_engines
     from vitrail.serving.server import serve
 
-    loading = Loading(model_name, image_size, preprocessing, labels, device)
+    loading = Loading(**weights.options(), device=device)
     engines = open_engines(models, engine, workers=workers, loading=loading, say=note)
     logs.adopt_stderr()
     logs.configure(log_level)

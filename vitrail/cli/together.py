@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from vitrail.cli import read_flags
 from vitrail.cli.launching import launch, without
 from vitrail.errors import UserError
 from vitrail.launched import is_first
@@ -12,7 +13,6 @@ from vitrail.launched import is_first
 
 def run(name: str, command: Callable[..., None], arguments: list[str]) -> None:
     """Read the arguments of a command and do it; given --processes, by so many of them."""
-    import tyro
 
     @functools.wraps(command)
     def chosen(*values: Any, processes: int | None = None, **named: Any) -> None:
@@ -20,8 +20,7 @@ def run(name: str, command: Callable[..., None], arguments: list[str]) -> None:
             return command(*values, **named)
         return launch(str(processes), [name, *without(arguments, "--processes")])
 
-    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
-    tyro.cli(chosen, args=arguments, prog=f"vitrail {name}", config=style)
+    read_flags(chosen, arguments, name)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def check_set(
     """The test split of a source, or what there is, and the model's number of each of its labels; its classes may be
     some of the model's."""
     if not label_names:
-        raise UserError("--check needs a model with class names; add them with vitrail convert --labels FILE")
+        raise UserError("--check needs a model with class names; give them with --labels FILE")
     source = open_source(data)
     places = match_classes(tuple(label_names), source.classes, subset=True)
     name = split or next((each for each in ("test", "val") if each in source.splits), "all")

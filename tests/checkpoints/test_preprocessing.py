@@ -1,0 +1,94 @@
+"""--preprocessing: names, single fields, and both; whatever else is typed is refused in a sentence."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vitrail
+from tests.conftest import toy
+from vitrail.checkpoints.preprocessing import FIELDS, NAMED, asked
+from vitrail.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing
+from vitrail.errors import UserError
+
+COLOUR = ModelConfig(image_size=32, patch_size=8)
+OWN = Preprocessing(image_size=32, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), resample="box", crop_fraction=0.7)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("crop_fraction=0.875", replace(OWN, crop_fraction=0.875)),
+    ("crop-fraction = 0.875, crop=squash", replace(OWN, crop_fraction=0.875, crop="squash")),
+    ("mean=0.48:0.46:0.41,std=0.27", replace(OWN, mean=(0.48, 0.46, 0.41), std=(0.27, 0.27, 0.27))),
+    ("half", Preprocessing(image_size=32)),
+    ("half,resample=bilinear", Preprocessing(image_size=32, resample="bilinear")),
+])  # fmt: skip
+def test_names_and_fields(text, expected):
+    assert asked(text, COLOUR, OWN) == expected
+
+
+def test_fields_change_what_the_weights_carry_or_what_is_assumed_of_them(tmp_path):
+    model = toy()
+    model.card.preprocessing = OWN
+    vitrail.save(model, tmp_path / "bundle")
+    loaded = vitrail.load(tmp_path / "bundle", preprocessing="crop=squash")
+    assert loaded.card.preprocessing == replace(OWN, crop="squash")
+    vitrail.convert(tmp_path / "bundle", tmp_path / "bare.safetensors", "timm")
+    bare = vitrail.load(tmp_path / "bare.safetensors", preprocessing="crop_fraction=0.875")
+    assert bare.card.preprocessing == Preprocessing(32, IMAGENET_MEAN, IMAGENET_STD, crop_fraction=0.875)
+    assert not any("preprocessing" in note for note in bare.card.notes), "it was said, not assumed"
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("imagent", "there is no 'imagent'; there are imagenet, half"),
+    ("half,imagenet", "'imagenet' is no field with its value"),
+    ("size=3", "there are mean, std, crop, crop_fraction, resample"),
+    ("crop_fraction=", "no field with its value"),
+    ("crop_fraction=big", "must be numbers"),
+    ("crop_fraction=nan", "must be numbers"),
+    ("crop_fraction=0.1:0.2", "has 2 numbers, and 1 are needed"),
+    ("crop_fraction=2", "at most 1"),
+    ("mean=0.1:0.2", "has 2 numbers, and 3 are needed"),
+    ("std=0", "must be above 0"),
+    ("resample=quick", "choose one of bicubic"),
+    ("crop=squash,crop=center", "names a field twice"),
+    ("", "there is no ''"),
+], ids=str)  # fmt: skip
+def test_what_is_wrong_is_named(text, words):
+    with pytest.raises(UserError, match=words):
+        asked(text, COLOUR, OWN)
+
+
+def test_imagenet_is_of_three_channels():
+    grey = ModelConfig(image_size=32, patch_size=8, channels=1)
+    with pytest.raises(UserError, match="the model has 1: give half"):
+        asked("imagenet", grey, Preprocessing(mean=(0.5,), std=(0.5,)))
+    assert asked("half,std=0.3", grey, OWN) == Preprocessing(image_size=32, mean=(0.5,), std=(0.3,))
+
+
+written = st.builds(
+    Preprocessing,
+    image_size=st.just(32),
+    mean=st.tuples(*[st.floats(-2, 2)] * 3),
+    std=st.tuples(*[st.floats(0.001, 4)] * 3),
+    resample=st.sampled_from(["bicubic", "bilinear", "nearest", "lanczos", "box", "hamming"]),
+    crop=st.sampled_from(["center", "squash"]),
+    crop_fraction=st.floats(0.01, 1),
+)
+
+
+@given(wanted=written, name=st.sampled_from(["", *NAMED]))
+def test_every_preprocessing_can_be_said(wanted, name):
+    def said(value) -> str:
+        return ":".join(map(repr, value)) if isinstance(value, tuple) else str(value)
+
+    fields = [f"{field}={said(getattr(wanted, field))}" for field in FIELDS]
+    assert asked(",".join([name, *fields] if name else fields), COLOUR, OWN) == wanted
+
+
+@given(text=st.text(st.sampled_from("=,:.0159-naf half crop_std mean ë"), max_size=40))
+def test_whatever_is_typed_ends_in_a_preprocessing_or_a_sentence(text):
+    try:
+        assert isinstance(asked(text, COLOUR, OWN), Preprocessing)
+    except UserError as error:
+        assert "preprocessing" in str(error)
