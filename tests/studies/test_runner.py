@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, Preprocessing, TrainConfig, TransformConfig
 from vitrail.drawing.plots import LIGHT
 from vitrail.errors import UserError
+from vitrail.studies import runner
 from vitrail.studies.figures import dots, lines
 from vitrail.studies.runner import LOG, run
 from vitrail.studies.study import ERROR, RESULT, ROWS, Outcome, Point, Result, Row, Study, compare, folder_of
@@ -55,19 +57,41 @@ BAD = Row({"lr": "broken"}, config(0).with_(data=DataConfig("nowhere")))
 HEIR = Row({"lr": "heir"}, config(0), start=BAD)
 
 
+@dataclass
+class Watched:
+    """What a study tells on its way: lines, how full the table is at each of them, and how far it is."""
+
+    out: Path
+    lines: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    advances: list[float] = field(default_factory=list)
+
+    def tell(self, line: str) -> None:
+        self.lines.append(line)
+        table = self.out / "results.csv"
+        self.rows.append(len(table.read_text().splitlines()) - 1 if table.exists() else 0)
+
+    @contextmanager
+    def progress(self, what: str, total: int):
+        yield self.advances.append
+
+
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory) -> tuple[Path, Outcome, list[str]]:
+def ended(tmp_path_factory) -> tuple[Path, Outcome, Watched]:
     """A study of which some rows fail: its folder, its outcome, what it said."""
-    out, told = tmp_path_factory.mktemp("study") / "out", []
-    return out, run(study([BAD, HEIR, CHILD, *GOOD]), out, 2, told.append), told
+    out = tmp_path_factory.mktemp("study") / "out"
+    watched = Watched(out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "progress", watched.progress)
+        return out, run(study([BAD, HEIR, CHILD, *GOOD]), out, 2, watched.tell), watched
 
 
 def test_a_failing_row_is_reported_and_does_not_stop_the_others(ended):
-    out, outcome, told = ended
+    out, outcome, watched = ended
     assert set(outcome.failed) == {BAD.name, HEIR.name}
     assert "nowhere" in outcome.failed[BAD.name]
     assert BAD.name in outcome.failed[HEIR.name]
-    assert any("failed" in line and BAD.name in line for line in told)
+    assert any("failed" in line and BAD.name in line for line in watched.lines)
     with (out / "results.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [(each["lr"], int(each["seed"])) for each in table] == [("child", 0), ("0.001", 0), ("0.001", 1)]
@@ -75,6 +99,24 @@ def test_a_failing_row_is_reported_and_does_not_stop_the_others(ended):
     assert "3 rows." in page
     assert "2 of 5 trainings failed" in page
     assert BAD.name in page
+
+
+def test_the_table_grows_and_the_bar_moves_as_trainings_end(ended):
+    _, _, watched = ended
+    good = [rows for line, rows in zip(watched.lines, watched.rows, strict=True) if "%" in line]
+    assert good == [1, 2, 3]
+    assert sum(watched.advances) == pytest.approx(5), "the failed ones are over too"
+
+
+@pytest.mark.parametrize(("length", "share"), [({"steps": 40}, 0.5), ({"steps": None, "epochs": 8}, 0.2)])
+def test_how_far_a_training_is_is_seen_from_outside(tmp_path, length, share):
+    row = Row({"lr": 1}, replace(config(0), **length))
+    assert runner._share(row, tmp_path) == 0
+    metrics = folder_of(row, tmp_path) / "run" / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    records = [{"step": 20, "kind": "train", "epoch": 1.6}, {"step": 20, "kind": "val", "top1": 0.5}]
+    metrics.write_text("".join(f"{json.dumps(each)}\n" for each in records) + '{"step": 30, "ki')
+    assert runner._share(row, tmp_path) == pytest.approx(share)
 
 
 def test_finished_rows_are_not_run_again(ended):

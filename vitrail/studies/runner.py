@@ -146,8 +146,8 @@ class _Workers:
             assert document is not None
             result = document["result"]
             said = f"{result['top1']:.2%}" if row.measured else f"loss {result['loss']:.4f}"
-            self.tell(f"[{done}/{total}] {row.name}: {said} in {result['seconds']:.0f} s")
             write_table(gather(self.study.rows, self.out), self.out)  # for who looks before the end
+            self.tell(f"[{done}/{total}] {row.name}: {said} in {result['seconds']:.0f} s")
         elif error.is_file():
             self.tell(f"[{done}/{total}] {row.name}: failed: {error.read_text(encoding='utf-8').strip()}")
 
