@@ -1,7 +1,5 @@
 """`vitrail evaluate MODEL --data SRC`: how good a model is, every sample counted once."""
 
-import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -191,22 +189,9 @@ def labelled(source: "Source", name: str) -> tuple["Split", list[str]]:
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items, under a bar on stderr once it has taken a while, where someone is looking."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+    from vitrail.data.progress import progress as shown
 
-    began, shown = time.monotonic(), False
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=total)
-    try:
+    with shown(what, total, after=_PATIENCE) as advance:
         for item in items:
             yield item
-            bar.advance(task)
-            if not shown and time.monotonic() - began > _PATIENCE:
-                bar.start()
-                shown = True
-    finally:
-        if shown:
-            bar.stop()
+            advance(1)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import tyro
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.predict import EngineName
 from vitrail.cli.weights import Flags, NamedWeights
 
-EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 _PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
