@@ -76,10 +76,13 @@ def test_data_size_says_what_the_numbers_say():
 
     said = " ".join(chosen.conclude(outcome(chosen, as_in_the_paper)))
     assert said.count("so that holds") == 2
+    assert "the hybrid is above it at 2 of 3 sizes, so that does not hold." in said
     said = " ".join(chosen.conclude(outcome(chosen, lambda factors: 0.9 if factors["model"] == "ResNet" else 0.5)))
     assert "below the ResNet, so that holds" in said
     assert "does not hold; this is far from 300 million images" in said
     assert "ViT is at -40.0 points with 500 images and at -40.0 with 4,500." in said
+    said = " ".join(chosen.conclude(outcome(chosen, lambda factors: 0.4 if factors["model"] == "ViT" else 0.5)))
+    assert "the hybrid is above it at 3 of 3 sizes, so that holds." in said
 
 
 def test_positions_is_table_8():

@@ -67,6 +67,12 @@ def data_size(setting: Setting) -> Study:
                 f"Beside the ResNet, ViT is at {gaps[0]:+.1f} points with {sizes[0]:,} images and at {gaps[1]:+.1f} "
                 f"with {sizes[-1]:,}."
             )
+        words = [compare(each["hybrid"], each["ViT"]) for each in found.values() if {"hybrid", "ViT"} <= each.keys()]
+        if words:
+            said.append(
+                f"It finds hybrids above ViT at small budgets: here the hybrid is above it at {words.count(ABOVE)} of "
+                f"{len(words)} sizes, so that {verdict(words.count(ABOVE) == len(words), *words)}."
+            )
         return said
 
     return Study(
