@@ -12,6 +12,7 @@ import torch
 from vitrail.checkpoints import bundle
 from vitrail.checkpoints.load import load
 from vitrail.config import ModelConfig, Preprocessing, TrainConfig, TransformConfig
+from vitrail.config.fields import pair
 from vitrail.data import Source, Split, match_classes, open_data
 from vitrail.data.draws import permutation
 from vitrail.data.loader import Batch, EvaluationLoader, TrainingLoader
@@ -133,7 +134,7 @@ def _fit(
             quarantine.write()
         if processes.first and report:
             _report(config, run, source, reporter.records, final, accuracy, shown)
-    seconds = time.monotonic() - began
+    seconds = trainer.earlier + time.monotonic() - began
     chosen = run / ("best" if bundle.is_bundle(run / "best") else "bundle")
     speed = [record["images_per_second"] for record in reporter.records if record["kind"] == "train"]
     return Result(run, chosen, trainer.total, seconds, sorted(speed)[len(speed) // 2] if speed else 0.0, final)
@@ -152,7 +153,12 @@ def _learner(config: TrainConfig, device: torch.device) -> Learner:
 def _model(config: TrainConfig) -> Model:
     if not config.init_from:
         return create(config.model)
-    model = load(config.init_from, num_classes=config.model.num_classes, image_size=config.model.image_size)
+    model = load(
+        config.init_from,
+        num_classes=config.model.num_classes,
+        image_size=config.model.image_size,
+        preprocessing=config.preprocessing,
+    )
     dropped = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
     return _with_regularisation(model, {name: getattr(config.model, name) for name in dropped})
 
@@ -165,12 +171,14 @@ def _with_regularisation(model: Model, wanted: dict[str, float]) -> Model:
     return fresh
 
 
-def finetuned_config(config: TrainConfig, init_from: str) -> TrainConfig:
-    """A recipe with the architecture of the model it starts from: its own sizes, the recipe's resolution."""
+def finetuned_config(
+    config: TrainConfig, init_from: str, image_size: int | tuple[int, int] | None = None
+) -> TrainConfig:
+    """A recipe with the architecture of the model it starts from: its own sizes, the recipe's resolution or another."""
     model = load(init_from)
-    size = config.model.image_size
+    size = pair(config.model.image_size if image_size is None else image_size)
     if model.config.family == "vit":
-        model.config.grid_for(config.model.rows_columns)
+        model.config.grid_for(size)
     kept: ModelConfig = model.config.with_(
         image_size=size,
         representation_size=0,

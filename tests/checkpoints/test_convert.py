@@ -181,6 +181,14 @@ def test_wrong_labels_are_named(tmp_path, bundle, text, words):
     assert not (tmp_path / "named").exists()
 
 
+def test_a_name_that_is_not_the_models_is_refused_also_where_the_weights_know_better(tmp_path):
+    vitrail.save(toy(), tmp_path / "bundle")
+    vitrail.convert(tmp_path / "bundle", tmp_path / "bare.safetensors", "timm")
+    for source in ("bundle", "bare.safetensors"):
+        with pytest.raises(UserError, match="the tensors say width 32, the model B/16 has 768"):
+            vitrail.load(tmp_path / source, model="B/16")
+
+
 def test_preprocessing_is_assumed_aloud_or_given(tmp_path):
     model = randomised(create("Ti/16", depth=1, image_size=32, num_classes=4))
     save_file(model.state_dict(), tmp_path / "bare.safetensors")

@@ -310,3 +310,24 @@ def test_a_bare_weights_file_is_measured_with_what_the_flags_say_of_it(models, t
     status, _, said = answer(capsys, "evaluate", str(models / "model"), "--data", "digits", "--preprocessing", "ful")
     assert status == 2
     assert "there is no 'ful'; there are imagenet, half, and fields such as" in said
+
+
+def test_another_size_is_one_word_so_that_what_follows_is_not_taken_for_columns(models, capsys):
+    words = ["--data", "digits", "--json"]
+    status, _, _ = answer(capsys, "evaluate", "--image-size", "16", str(models / "model"), *words)
+    assert status == 0
+    status, _, _ = answer(capsys, "evaluate", "--image-size", "16x8", str(models / "model"), *words)
+    assert status == 0
+    for wrong, said in (("16x", "--image-size 16x: give a number"), ("9", "cannot be cut into patches of 4 x 4")):
+        status, _, error = answer(capsys, "evaluate", "--image-size", wrong, str(models / "model"), *words)
+        assert status == 2
+        assert said in error
+
+
+def test_an_exported_file_is_not_measured_and_the_remedy_is_named(tmp_path, capsys):
+    (tmp_path / "model.onnx").write_bytes(b"onnx")
+    status, _, error = answer(capsys, "evaluate", str(tmp_path / "model.onnx"), "--data", "digits")
+    assert status == 2
+    assert (
+        "is an exported model (predict, embed and serve take .onnx and .xml); give the model it was made from" in error
+    )

@@ -44,6 +44,8 @@ def test_vtab_from_the_tasks_to_the_means(tmp_path):
     (["pooling", "--seeds", "0"], "--seeds must be at least 1"),
     (["pooling", "--jobs", "-3"], "--jobs must be at least 1"),
     (["pooling", "--tasks", "digits"], "belong to vtab"),
+    (["pooling", "--steps", "5"], "belong to vtab"),
+    (["vtab", "--model", "model", "--tasks", "digits", "--steps", "0"], "--steps must be at least 1"),
     (["pooling", "--data", "nowhere"], "nowhere"),
     (["vtab", "--model", "model"], "--tasks"),
     (["vtab", "--tasks", "digits"], "--model"),
@@ -68,11 +70,11 @@ def test_failed_rows_are_an_exit_status_and_in_the_json(tmp_path, monkeypatch, c
             command("pooling", quick=True, out=Path(tmp_path / "out"), json=as_json)
         assert stopped.value.code == 2
         printed = capsys.readouterr()
-        assert "trainings failed; the same command tries those again" in printed.err
+        assert "trainings failed; the same command tries them again" in printed.err
         if as_json:
             document = json.loads(printed.out)
             assert list(document["failed"].values()) == ["the disk is full"]
         else:
             assert ("report:" in printed.out) == (lost == "some")
         if lost == "some":
-            assert "1 of 12 trainings failed: what follows rests on the others." in printed.out
+            assert "1 of 12 results are missing: what follows rests on the others." in printed.out

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.checkpoints.digests import digest
 from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, Preprocessing, TrainConfig, TransformConfig
 from vitrail.drawing.plots import LIGHT
 from vitrail.errors import UserError
 from vitrail.studies import runner
 from vitrail.studies.figures import dots, lines
 from vitrail.studies.runner import LOG, run
-from vitrail.studies.study import ERROR, RESULT, ROWS, Outcome, Point, Result, Row, Study, compare, folder_of
+from vitrail.studies.study import ERROR, RESULT, ROW, ROWS, Outcome, Point, Result, Row, Study, compare, folder_of
 
 
 def config(seed: int, lr: float = 1e-3, steps: int = 2, **more) -> TrainConfig:
@@ -97,7 +98,7 @@ def test_a_failing_row_is_reported_and_does_not_stop_the_others(ended):
     assert [(each["lr"], int(each["seed"])) for each in table] == [("child", 0), ("0.001", 0), ("0.001", 1)]
     page = (out / "report.html").read_text()
     assert "3 rows." in page
-    assert "2 of 5 trainings failed" in page
+    assert "2 of 5 results are missing" in page
     assert BAD.name in page
 
 
@@ -142,8 +143,10 @@ def test_another_study_in_the_folder_is_refused(ended, tmp_path):
     other = replace(study(GOOD), name="large")
     with pytest.raises(UserError, match="holds the study small; choose another --out"):
         run(other, ended[0], 1, lambda line: None)
-    with pytest.raises(UserError, match="a row of another study or version; choose another --out"):
+    with pytest.raises(UserError, match="a row of other flags, or of another version; choose another --out"):
         run(study([Row({"lr": 1e-3}, config(0, steps=3))]), ended[0], 1, lambda line: None)
+    with pytest.raises(UserError, match="begun with other data, or another model"):
+        run(replace(study(GOOD), fingerprint="other"), ended[0], 1, lambda line: None)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file.txt").write_text("mine")
     with pytest.raises(UserError, match="in use already"):
@@ -161,11 +164,44 @@ def test_a_row_that_is_killed_from_outside_is_reported_and_goes_on_when_started_
     assert [each.factors["lr"] for each in outcome.results] == [2e-3]
     assert list(outcome.failed) == [rows[0].name]
     assert "ended from outside by SIGTERM" in told[0]
-    assert (out / "conclusion.txt").read_text().startswith("1 of 2 trainings failed: what follows rests on the others.")
+    assert (
+        (out / "conclusion.txt").read_text().startswith("1 of 2 results are missing: what follows rests on the others.")
+    )
+    (stopped,) = (folder_of(rows[0], out) / "run" / "snapshots").glob("step-*/state.json")
+    earlier = json.loads(stopped.read_text())
+    # As if it had gone on for an hour before.
+    stopped.write_text(json.dumps({**earlier, "seconds": earlier["seconds"] + 3600}))
+    sums = stopped.with_name("SHA256SUMS")
+    lines = [line.split("  ")[1] for line in sums.read_text().splitlines()]
+    sums.write_text("".join(f"{digest(stopped.with_name(name))}  {name}\n" for name in lines))
     again = run(study(rows), out, 1, told.append)
     assert not again.failed
+    assert 3600 < again.results[0].seconds < 3700, "what was spent before counts too"
     assert len(again.results) == 2
     assert "resuming after step" in (folder_of(rows[0], out) / LOG).read_text()
+
+
+def test_a_row_that_other_flags_began_is_refused_before_anything_starts(tmp_path):
+    begun = Row({"lr": 1e-3}, config(0, steps=3))
+    folder = folder_of(begun, tmp_path)
+    folder.mkdir(parents=True)
+    (folder / ROW).write_text(json.dumps({"digest": begun.digest}))
+    (tmp_path / "study.json").write_text(json.dumps({"study": "small", "fingerprint": ""}))
+    with pytest.raises(UserError, match="a row of other flags, or of another version; choose another --out"):
+        run(study(GOOD), tmp_path, 1, lambda line: None)
+    assert [path.name for path in (tmp_path / ROWS).iterdir()] == [folder.name]
+
+
+def test_when_something_fails_the_trainings_under_way_are_stopped(tmp_path):
+    rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 2), (2e-3, 100_000))]
+
+    def tell(line: str) -> None:
+        worker_of(rows[1], tmp_path / "out")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        run(study(rows), tmp_path / "out", 2, tell)
+    assert not (folder_of(rows[1], tmp_path / "out") / RESULT).exists()
 
 
 def worker_of(row: Row, out: Path) -> int:

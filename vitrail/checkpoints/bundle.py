@@ -4,11 +4,11 @@
 `vitrail` holds the ModelConfig, the exact preprocessing, the class names in order, and where the model came from.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import timm
+from vitrail.checkpoints.digests import digest
 from vitrail.checkpoints.files import json_text, read_json, read_tensors, safetensors, write_folder
 from vitrail.checkpoints.rules import Reading
 from vitrail.config import ModelConfig, Preprocessing
@@ -105,14 +105,6 @@ def verify(folder: Path) -> None:
             raise UserError(f"{folder / name}: is missing; the bundle is incomplete")
         if digest(folder / name) != sums[name]:
             raise UserError(f"{folder / name}: does not match its SHA-256; the file was changed or damaged")
-
-
-def digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def default_preprocessing(config: ModelConfig) -> Preprocessing:

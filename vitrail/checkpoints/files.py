@@ -30,6 +30,7 @@ from vitrail.errors import UserError
 TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
 SUFFIXES = (".safetensors", ".npz", *TORCH_SUFFIXES)
 WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state", "model_ema", "module")
+EXPORTED = (".onnx", ".xml", ".pt2")
 LARGEST_JSON = 64 * 2**20
 DIRECTORY = 0x10
 MODEL_FILES = {"model.safetensors", "config.json", "SHA256SUMS", "preprocessor_config.json"}
@@ -42,6 +43,9 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
     """(tensors by name, metadata) of one weights file, all float32."""
     readers = {".safetensors": _read_safetensors, ".npz": _read_npz}
     suffix = path.suffix.lower()
+    if suffix in EXPORTED:
+        takers = "predict, embed and serve take .onnx and .xml"
+        raise UserError(f"{path}: is an exported model ({takers}); give the model it was made from")
     if suffix not in SUFFIXES:
         raise UserError(f"{path}: not a weights file; the endings known are {', '.join(SUFFIXES)}")
     try:

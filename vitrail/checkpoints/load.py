@@ -143,6 +143,7 @@ def resize(model: Model, image_size: int | tuple[int, int]) -> None:
 def _open_folder(folder: Path, given: ModelConfig | None, trusted: bool) -> Source:
     if bundle.is_bundle(folder):
         reading, card = bundle.read_bundle(folder)
+        _check_given(folder, reading, given, trusted=False)
         return Source(folder, reading, card, reading.state)
     info = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     tensors, metadata = _folder_tensors(folder)
@@ -202,6 +203,7 @@ def _recognise(
     info: Mapping[str, Any] = {},
 ) -> Reading:
     told = METADATA_KEY in metadata and not info  # a config.json beside the weights has the last word
+    asked = given if told else None
     if told:
         given, trusted = _own_metadata(path, metadata[METADATA_KEY]), True
     readers: tuple[tuple[Any, Callable[[], Reading]], ...] = (
@@ -225,6 +227,7 @@ def _recognise(
             except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
                 raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
             _check_given(path, reading, given, trusted)
+            _check_given(path, reading, asked, trusted=False)
             _refuse_misnamed(path, reading)
             reading.config = reading.config.with_(name=reading.config.name or name_for(reading.config))
             return reading

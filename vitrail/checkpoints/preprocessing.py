@@ -34,7 +34,10 @@ def asked(text: str, config: ModelConfig, own: Preprocessing) -> Preprocessing:
     given = dict(_field(each, config) for each in rest)
     if len(given) < len(rest):
         raise UserError(f"--preprocessing {text}: names a field twice")
-    return replace(own, **given)
+    try:
+        return replace(own, **given)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
 
 
 def _named(name: str, config: ModelConfig) -> Preprocessing:

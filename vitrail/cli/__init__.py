@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from inspect import unwrap  # the package has an `inspect` of its own
+from inspect import cleandoc, unwrap  # the package has an `inspect` of its own
 from typing import Any
 
 from vitrail.errors import UserError
@@ -93,7 +93,7 @@ def read_flags(command: Callable[..., None], arguments: list[str], name: str) ->
 
     documented = unwrap(command)
     # A sentence over two lines of the code is one in the help.
-    documented.__doc__ = re.sub(r"\n {12,}", " ", documented.__doc__ or "")
+    documented.__doc__ = re.sub(r"\n {8,}", " ", cleandoc(documented.__doc__ or ""))
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
     tyro.cli(command, args=arguments, prog=f"vitrail {name}", config=style)
 

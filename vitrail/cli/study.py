@@ -55,7 +55,8 @@ def command(
             width = max(map(len, NAMES))
             print("\n".join(f"{each:<{width}}  {describe(each)}" for each in NAMES))
         return
-    for flag, value in (("--seeds", seeds), ("--jobs", jobs)):
+    sizes = {"--steps": steps, "--batch-size": batch_size, "--image-size": image_size}
+    for flag, value in {"--seeds": seeds, "--jobs": jobs, **sizes}.items():
         if value is not None and value < 1:
             raise UserError(f"{flag} must be at least 1, not {value}")
     if name == "vtab":
@@ -67,7 +68,7 @@ def command(
             )
 
         chosen = vtab(model, tasks, seeds or 3, steps, batch_size, image_size)
-    elif model or tasks or steps or batch_size or image_size:
+    elif model or tasks or any(value is not None for value in sizes.values()):
         raise UserError(f"--model, --tasks, --steps, --batch-size and --image-size belong to vtab, not to {name}")
     else:
         chosen = study(name, data, quick, seeds)
@@ -101,5 +102,5 @@ def command(
         print("\n" + "\n".join(sentences))
         print(f"\nreport: {folder / 'report.html'}")
     if outcome.failed:
-        note(f"{len(outcome.failed)} of {len(chosen.rows)} trainings failed; the same command tries those again")
+        note(f"{len(outcome.failed)} of {len(chosen.rows)} trainings failed; the same command tries them again")
         sys.exit(2)

@@ -1,30 +1,43 @@
 """The flags for what a weights file may not say of itself, the same in every command that takes a MODEL."""
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from vitrail.errors import UserError
+
 
 @dataclass(frozen=True)
 class Weights:
     model: Annotated[str | None, tyro.conf.arg(name="model")] = None
     """The model's name (such as B/16), where a weights file cannot say."""
-    image_size: tuple[int, int] | int | None = None
-    """Another image size: one number, or rows and columns. Positions are interpolated."""
+    image_size: str | None = None
+    """Another image size: 384, or rows and columns: 224x448. Positions are interpolated."""
     preprocessing: str | None = None
     """imagenet, half, single fields, or both: half,crop_fraction=0.875,std=0.3:0.3:0.2; else what the weights carry."""
 
     def options(self) -> dict[str, Any]:
         """As `vitrail.load` takes them."""
-        return asdict(self)
+        return {**asdict(self), "image_size": read_size(self.image_size)}
 
 
 @dataclass(frozen=True)
 class NamedWeights(Weights):
     labels: Path | None = None
     """A file of class names: JSON with label_names and label_descriptions, or one name a line."""
+
+
+def read_size(text: str | None) -> tuple[int, int] | None:
+    """One token for one size: two numbers would swallow what stands behind them."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})?", text):
+        raise UserError(f"--image-size {text}: give a number of pixels, or rows and columns such as 224x448")
+    rows, _, columns = text.partition("x")
+    return int(rows), int(columns or rows)
 
 
 Flags = tyro.conf.OmitArgPrefixes

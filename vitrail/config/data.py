@@ -28,7 +28,7 @@ class DataConfig:
     train_size: int | None = None
     """Train on so many samples only, every class in its proportion, chosen by `split_seed`; None: on all."""
     val_size: int | None = None
-    """Validate on so many samples only, chosen alike."""
+    """Validate on so many samples only, chosen alike; 0: on none, even where the source has a val split."""
     max_bad: float | str = 0.01
     """Largest share of unreadable images (0.01 or 1%) before training stops."""
     workers: int | None = None
@@ -49,9 +49,9 @@ class DataConfig:
             raise UserError(
                 f"val_fraction {self.val_fraction:g} and test_fraction {self.test_fraction:g} leave nothing to train on"
             )
-        for name in ("train_size", "val_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in (("train_size", 1), ("val_size", 0)):
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.workers is not None and self.workers < 0:
             raise UserError(f"workers must be at least 0, not {self.workers}")
         if self.shuffle not in get_args(Shuffle):

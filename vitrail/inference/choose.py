@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.checkpoints.digests import digest, fingerprint
 from vitrail.errors import UserError
 from vitrail.inference.engines import NAMES, Engine, Name, package, processors
 from vitrail.inference.engines.facts import read_onnx_facts
@@ -206,14 +207,10 @@ class Memory:
     @classmethod
     def beside(cls, path: Path, loading: Loading) -> "Memory":
         path = path.resolve()
-        weights = hashlib.sha256()
-        for file in [path] if path.is_file() else sorted(each for each in path.iterdir() if each.is_file()):
-            weights.update(file.name.encode("utf-8", "surrogateescape"))
-            weights.update(_digest(file))
         way = hashlib.sha256(json.dumps({**loading.options(), "version": __version__}, default=str).encode())
         if loading.labels is not None:  # an export carries the names themselves
-            way.update(_digest(Path(loading.labels)))
-        return cls(path.with_name(f".{path.name}.engines"), weights.hexdigest()[:16], way.hexdigest()[:16])
+            way.update(digest(Path(loading.labels)).encode())
+        return cls(path.with_name(f".{path.name}.engines"), fingerprint(path)[:16], way.hexdigest()[:16])
 
     def recall(self, workers: int) -> str | None:
         entry = self._entries().get(self._key(workers))
@@ -267,11 +264,6 @@ class Memory:
         """The machine and what would run on it: a choice made elsewhere, or before an upgrade, does not count."""
         versions = " ".join(f"{name} {_version(name)}" for name in NAMES)
         return f"{_processor()}; {processors()} processors; {workers} workers; {versions}; {self.weights} {self.way}"
-
-
-def _digest(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def _version(name: str) -> str:

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 
 from vitrail.errors import UserError
 from vitrail.studies import paper, vtab
@@ -26,4 +27,5 @@ def study(name: str, source: str | None = None, quick: bool = False, seeds: int 
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
         raise UserError(f"there is no study {name!r}; {hint}")
-    return STUDIES[name](Setting.of(source, quick, seeds))
+    setting = Setting.of(source, quick, seeds)
+    return replace(STUDIES[name](setting), fingerprint=setting.fingerprint)

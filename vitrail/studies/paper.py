@@ -188,7 +188,8 @@ def positions(setting: Setting) -> Study:
             wide, gap = max(learned) - min(learned), min(learned) - without[0].mean
             said.append(
                 f"It finds the kinds and places alike: here the learned ones lie within {100 * wide:.1f} points of "
-                f"each other, and the least is {100 * gap:+.1f} beside none, so that {verdict(wide < gap, *words)}."
+                f"each other, and the least is {100 * gap:+.1f} beside none. Where the first is less than half of the "
+                f"second they may be called alike, so that {verdict(2 * wide < gap, *words)}."
             )
         return said
 
@@ -243,12 +244,12 @@ def pooling(setting: Setting) -> Study:
         if all(len(points) == len(rates) for points in found.values()):
             fitting = {name: level_with_best(points) for name, points in found.items()}
             common = set.intersection(*map(set, fitting.values()))
-            words = [compare(point, best[name]) for name, points in found.items() for point in points.values()]
-            said.append(
-                "It finds that they want different learning rates: here the best, and what is level with it, is "
-                + " and ".join(f"{_listed(rates)} for the {name}" for name, rates in fitting.items())
-                + f", so that {verdict(not common, *words)}."
-            )
+            if all(point.spread is not None for points in found.values() for point in points.values()):
+                said.append(
+                    "It finds that they want different learning rates: here the best, and what is level with it, is "
+                    + " and ".join(f"{_listed(rates)} for the {name}" for name, rates in fitting.items())
+                    + f", so that {verdict(not common)}."
+                )
         return said
 
     return Study(
@@ -309,14 +310,15 @@ def shape(setting: Setting) -> Study:
         if len(gains) == len(changes):
             most = level_with_best(gains)
             least = level_with_best({axis: Point({}, tuple(-x for x in gain.values)) for axis, gain in gains.items()})
-            if set(most) & set(least):
+            best, worst = (end(gains.values(), key=lambda gain: gain.mean) for end in (max, min))
+            word = compare(best, worst)
+            if word == LEVEL:
                 said.append("No axis brings more for its computation than the others, within the spread.")
-            else:
+            elif word == ABOVE:
                 said.append(f"A doubling brings most by {' or '.join(most)}, least by {' or '.join(least)}.")
             held = most == ["depth"] and least == ["width"]
             said.append(
-                "The paper finds depth to bring the most and width the least: that "
-                f"{verdict(held, *(compare(gain, gain) for gain in gains.values()))} here."
+                f"The paper finds depth to bring the most and width the least: that {verdict(held, word)} here."
             )
         return said
 

@@ -68,11 +68,17 @@ def _prepare(study: Study, out: Path) -> None:
         raise UserError(f"{out}: is a file; --out must be a folder")
     stamp = out / "study.json"
     if stamp.is_file():
-        if (other := read_json(stamp).get("study")) != study.name:
+        before = read_json(stamp)
+        if (other := before.get("study")) != study.name:
             raise UserError(f"{out}: holds the study {other}; choose another --out")
+        if before.get("fingerprint") != study.fingerprint:
+            raise UserError(
+                f"{out}: was begun with other data, or another model, of the same name; choose another --out"
+            )
     elif out.is_dir() and any(out.iterdir()):
         raise UserError(f"{out}: is in use already, and not by a study; choose another --out")
-    write_json(stamp, {"study": study.name, "rows": [row.name for row in study.rows]})
+    rows = [row.name for row in study.rows]
+    write_json(stamp, {"study": study.name, "fingerprint": study.fingerprint, "rows": rows})
 
 
 class _Workers:
@@ -85,7 +91,8 @@ class _Workers:
 
     def run(self, left: list[Row]) -> None:
         done, shown, waiting, running = 0, 0.0, list(left), {}
-        with self._signals(), ThreadPoolExecutor(self.jobs) as pool:
+        # In this order: when something fails, processes are stopped before the pool waits for them.
+        with ThreadPoolExecutor(self.jobs) as pool, self._signals():
             while (waiting or running) and not (self.stopping and not running):
                 if not self.stopping:
                     for row in [each for each in waiting if self._ready(each, waiting, running)]:
@@ -99,8 +106,9 @@ class _Workers:
                     done += 1
                     self._report(running.pop(future), future, done, len(left))
                 reached = done + sum(_share(row, self.out) for row in running.values())
-                self.advance(reached - shown)
-                shown = reached
+                # A row that was killed goes back a little to its snapshot; the bar waits for it there.
+                self.advance(max(0.0, reached - shown))
+                shown = max(shown, reached)
         if self.stopping:
             raise Stopped(self.stopping[0])
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from vitrail.config import DataConfig, TrainConfig
+from vitrail.config import TrainConfig
+from vitrail.errors import UserError
 from vitrail.recipes import recipe
 from vitrail.studies.figures import lines
 from vitrail.studies.setting import Setting
@@ -19,7 +20,10 @@ SCRATCH = "from scratch"
 
 def self_supervised(setting: Setting) -> Study:
     """Section 4.6: from scratch, masked patches, MAE or labels first, then few labels."""
-    labels = (100, 500) if setting.quick else (50, 100, 200, 500)
+    wanted = (100, 500) if setting.quick else (50, 100, 200, 500)
+    labels = [count for count in wanted if count <= setting.training]
+    if not labels:
+        raise UserError(f"{setting.source}: has {setting.training} training images; at least {wanted[0]} are needed")
     share = 0.2 if setting.quick else 1.0
     steps = 200 if setting.quick else 600
     rows: list[Row] = []
@@ -81,9 +85,8 @@ def self_supervised(setting: Setting) -> Study:
 
 
 def _pretrained(config: TrainConfig, setting: Setting, seed: int, share: float) -> TrainConfig:
-    data = DataConfig(setting.source, val_fraction=0.0, workers=0)
     epochs = max(1.0, (config.epochs or 1) * share)
-    return _fitted(config, setting).with_(data=data, seed=seed, epochs=epochs, ema=0.0, evaluate_every=0)
+    return _fitted(config, setting).with_(data=setting.data(), seed=seed, epochs=epochs, ema=0.0, evaluate_every=0)
 
 
 def _fitted(config: TrainConfig, setting: Setting) -> TrainConfig:
@@ -99,7 +102,7 @@ def _tuned(setting: Setting, seed: int, labels: int, steps: int, scratch: bool) 
     optimizer = replace(config.optimizer, layer_decay=1.0) if scratch else config.optimizer
     return config.with_(
         optimizer=optimizer,
-        data=DataConfig(setting.source, val_fraction=0.0, train_size=labels, split_seed=seed, workers=0),
+        data=setting.data(train_size=labels, split_seed=seed),
         schedule=replace(config.schedule, warmup_steps=steps // 10),
         epochs=None,
         steps=steps,

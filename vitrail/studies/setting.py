@@ -15,6 +15,7 @@ from vitrail.config import (
     TransformConfig,
 )
 from vitrail.data import open_source
+from vitrail.errors import UserError
 
 SIDE = 32
 """Pixels; pictures of another size are resized, so that all of a study's models see the same."""
@@ -35,16 +36,21 @@ class Setting:
     """Samples there are to train on."""
     embedded: bool
     """Whether they are the digits that come with the program."""
+    fingerprint: str
+    """Of the samples."""
 
     @staticmethod
     def of(source: str | None, quick: bool, seeds: int | None) -> "Setting":
         name = source or "mnist5k"
         opened = open_source(name, val_fraction=0.0)
+        if "test" not in opened.splits:
+            raise UserError(f"{name}: has no test split, and a study measures on one; call its val split test")
         training = opened.split("train")
         first = training.read(0)
         grey = isinstance(first, np.ndarray) and (first.ndim == 2 or first.shape[-1] == 1)
         channels, number = 1 if grey else 3, seeds or (2 if quick else 3)
-        return Setting(name, quick, number, channels, len(opened.classes), len(training), name in EMBEDDED)
+        facts = channels, len(opened.classes), len(training), name in EMBEDDED, opened.fingerprint()
+        return Setting(name, quick, number, *facts)
 
     def model(self, **fields: Any) -> ModelConfig:
         """16 patches of 8 pixels, average pooling and fixed positions, unless said otherwise."""
@@ -72,7 +78,7 @@ class Setting:
         settings: dict[str, Any] = {
             "recipe": "study",
             "model": model,
-            "data": DataConfig(self.source, val_fraction=0.0, train_size=train_size, workers=0),
+            "data": self.data(train_size=train_size),
             "transform": self.transform(),
             "preprocessing": self.preprocessing(),
             "optimizer": OptimizerConfig("adamw", lr=lr, weight_decay=0.05),
@@ -82,6 +88,9 @@ class Setting:
             "seed": seed,
         }
         return TrainConfig(**{**settings, **more})
+
+    def data(self, **more: Any) -> DataConfig:
+        return DataConfig(self.source, val_fraction=0.0, val_size=0, workers=0, **more)
 
     def preprocessing(self) -> Preprocessing:
         half = (0.5,) * self.channels

@@ -92,6 +92,8 @@ class Study:
     """The picture, as PNG."""
     conclude: Callable[["Outcome"], list[str]]
     """Sentences computed from the numbers, each of which could have come out otherwise."""
+    fingerprint: str = ""
+    """Of the samples, and of the model it starts from: what the rows' settings only name."""
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]
@@ -155,7 +157,7 @@ def conclusion(study: Study, outcome: Outcome) -> list[str]:
         return []
     measured = sum(row.measured for row in study.rows)
     missing = measured - len(outcome.results)
-    lacking = [f"{missing} of {measured} trainings failed: what follows rests on the others."] if missing else []
+    lacking = [f"{missing} of {measured} results are missing: what follows rests on the others."] if missing else []
     return lacking + study.conclude(outcome)
 
 
@@ -165,13 +167,11 @@ def folder_of(row: Row, out: Path) -> Path:
 
 def finished(row: Row, out: Path) -> dict[str, Any] | None:
     """The result of a row that has ended well before; an error where the folder holds another row's."""
-    path = folder_of(row, out) / RESULT
-    if not path.is_file():
-        return None
-    document = read_json(path)
-    if document.get("digest") != row.digest:
-        raise UserError(f"{path.parent}: is a row of another study or version; choose another --out")
-    return document
+    folder = folder_of(row, out)
+    found = {name: read_json(folder / name) for name in (ROW, RESULT) if (folder / name).is_file()}
+    if any(document.get("digest") != row.digest for document in found.values()):
+        raise UserError(f"{folder}: is a row of other flags, or of another version; choose another --out")
+    return found.get(RESULT)
 
 
 def gather(rows: Iterable[Row], out: Path) -> Outcome:

@@ -5,7 +5,9 @@ import statistics
 from dataclasses import replace
 from pathlib import PurePath
 
-from vitrail.data import open_source
+from vitrail.checkpoints.digests import fingerprint
+from vitrail.checkpoints.load import locate
+from vitrail.data import Source, open_source
 from vitrail.drawing.plots import Theme
 from vitrail.errors import UserError
 from vitrail.recipes import recipe
@@ -36,6 +38,10 @@ _LONG = {
     "dsprites": "dspr",
     "location": "loc",
     "smallnorb": "snorb",
+    "label": "",
+    "closestobject": "",
+    "closestvehicle": "",
+    "xposition": "loc",
 }
 """Longer names that are in use too, TensorFlow Datasets' among them."""
 OTHER = "other"
@@ -64,16 +70,19 @@ def vtab(
     if not model:
         raise UserError("vtab needs a model to start from: --model MODEL")
     base = recipe("finetune-vtab")
-    base = base.with_(steps=steps or base.steps, batch_size=batch_size or base.batch_size)
+    if steps is not None:
+        base = base.with_(steps=steps)
+    if batch_size is not None:
+        base = base.with_(batch_size=batch_size)
     if base.schedule.warmup_steps >= (base.steps or 0):
         base = base.with_(schedule=replace(base.schedule, warmup_steps=(base.steps or 0) // 5))
-    if image_size is not None:
-        base = base.with_(model=base.model.with_(image_size=image_size))
-    base = finetuned_config(base, model)
-    rows = []
+    base = finetuned_config(base, model, image_size)
+    rows, prints = [], [fingerprint(locate(model))]
     for task in tasks:
-        name = PurePath(task).name or task
-        data = replace(base.data, source=task, val_fraction=_dev_share(task), train_size=EXAMPLES - DEV, val_size=DEV)
+        name, source = PurePath(task).name or task, open_source(task, val_fraction=0.0)
+        prints.append(source.fingerprint())
+        share = _dev_share(task, source)
+        data = replace(base.data, source=task, val_fraction=share, train_size=EXAMPLES - DEV, val_size=DEV)
         factors: dict[str, str | int | float] = {"task": name, "group": group_of(name)}
         rows += [Row(factors, base.with_(data=data, seed=seed)) for seed in range(seeds)]
     if len({row.name for row in rows}) < len(rows):
@@ -86,12 +95,12 @@ def vtab(
         tuple(rows),
         _draw,
         _conclude,
+        fingerprint=" ".join(prints),
     )
 
 
-def _dev_share(task: str) -> float:
+def _dev_share(task: str, source: Source) -> float:
     """Which share to set aside for 200 samples to choose by, where the task has no validation split of its own."""
-    source = open_source(task, val_fraction=0.0)
     if "test" not in source.splits:
         raise UserError(f"{task}: has no test split, and VTAB measures on one")
     own = len(source.splits["val"]) if "val" in source.splits else 0

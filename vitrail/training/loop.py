@@ -76,6 +76,7 @@ class Trainer:
         self.optimizer = build(self.learner, self.model_config, self.config.optimizer)
         self.average = Average(self.learner, self.config.ema) if self.config.ema else None
         self.progress = Progress()
+        self.began, self.earlier = time.monotonic(), 0.0
         often = self.config.evaluate_every or max(1, self.total // 10)
         self.evaluate_every, self.snapshot_every = often, self.config.snapshot_every or often
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.config.precision == "fp16")
@@ -102,6 +103,7 @@ class Trainer:
         if found is None:
             return ["no snapshot yet: starting from the beginning"]
         self.progress, tensors, notes = found
+        self.earlier = self.progress.seconds
         snapshots.unpack(tensors, *state)
         last = self.progress.position - self.config.batch_size
         self._begin(max(self.progress.step - 1, 0), max(last, 0))  # the moment of the last step that was done
@@ -244,6 +246,7 @@ class Trainer:
 
     def save(self) -> None:
         state = self.learner, self.optimizer, self.average
+        self.progress.seconds = self.earlier + time.monotonic() - self.began
         if self.writer is None:
             snapshots.write(self.folder, self.progress, *state)
         else:

@@ -6,7 +6,6 @@ synced; only then an older one goes. Reading compares every byte with its checks
 one, saying so.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from vitrail.checkpoints.digests import digest
 from vitrail.checkpoints.files import sync
 from vitrail.errors import UserError
 from vitrail.training.learner import Learner
@@ -39,6 +39,8 @@ class Progress:
     best: float = -1.0
     """The objective's score of the best validation so far, and its step; step 0: there was none."""
     best_step: int = 0
+    seconds: float = field(default=0.0, compare=False)
+    """Of work, that of the processes before this one included."""
     threads: int = field(default_factory=torch.get_num_threads)
     """Sums are added in another order by another number of threads: bits may differ then."""
 
@@ -208,9 +210,4 @@ def _parts(snapshot: Path) -> list[Path]:
 
 
 def _sum_line(part: Path) -> bytes:
-    return f"{_digest(part)}  {part.name}\n".encode()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{digest(part)}  {part.name}\n".encode()

@@ -64,10 +64,11 @@ def open_data(config: DataConfig) -> Source:
         val_fraction=config.val_fraction,
         test_fraction=config.test_fraction,
     )
-    for part, size in (("train", config.train_size), ("val", config.val_size)):
-        if size is not None:
-            source = _with_fewer(source, part, size, config.split_seed)
-    return source
+    if config.train_size is not None:
+        source = _with_fewer(source, "train", config.train_size, config.split_seed)
+    if config.val_size == 0:
+        return replace(source, splits={name: split for name, split in source.splits.items() if name != "val"})
+    return source if config.val_size is None else _with_fewer(source, "val", config.val_size, config.split_seed)
 
 
 def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
