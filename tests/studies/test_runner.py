@@ -98,6 +98,7 @@ def test_a_failing_row_is_reported_and_does_not_stop_the_others(ended):
     assert [(each["lr"], int(each["seed"])) for each in table] == [("child", 0), ("0.001", 0), ("0.001", 1)]
     page = (out / "report.html").read_text()
     assert "3 rows." in page
+    assert "Top-1 on 180 test images of digits." in page
     assert "2 of 5 results are missing" in page
     assert BAD.name in page
 

@@ -201,6 +201,13 @@ def _ended(status: int, log: Path) -> str:
     return f"ended with status {status}: {''.join(last)} ({log} has more)"
 
 
+def _measured(study: Study, outcome: Outcome) -> str:
+    """Of what, and on how much, the accuracies are."""
+    sources = ", ".join(dict.fromkeys(row.config.data.source for row in study.rows if row.name not in outcome.failed))
+    counts = sorted({result.n for result in outcome.results})
+    return f"Top-1 on {' or '.join(f'{count:,}' for count in counts)} test images of {sources}."
+
+
 def write_table(outcome: Outcome, out: Path) -> None:
     write(out / "results.csv", table(outcome).encode())
 
@@ -230,7 +237,11 @@ def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
         section(
             "What came out", f"{picture(light, dark, study.title)}{''.join(f'<p>{text(s)}</p>' for s in sentences)}"
         ),
-        section("The numbers", html_table(heads, lines), "Mean and standard deviation over the seeds."),
+        section(
+            "The numbers",
+            html_table(heads, lines),
+            f"{_measured(study, outcome)} The spread is the standard deviation over the seeds.",
+        ),
         section("Failed", html_table(("row", "reason"), list(outcome.failed.items()))) if outcome.failed else "",
     ]
     style = "picture img { display: block; width: 100%; max-width: 760px; height: auto; margin: 0 auto 14px; }"
