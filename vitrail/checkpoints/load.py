@@ -203,7 +203,7 @@ def _recognise(
     info: Mapping[str, Any] = {},
 ) -> Reading:
     told = METADATA_KEY in metadata and not info  # a config.json beside the weights has the last word
-    asked = given if told else None
+    wanted = given if told else None
     if told:
         given, trusted = _own_metadata(path, metadata[METADATA_KEY]), True
     readers: tuple[tuple[Any, Callable[[], Reading]], ...] = (
@@ -227,7 +227,7 @@ def _recognise(
             except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
                 raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
             _check_given(path, reading, given, trusted)
-            _check_given(path, reading, asked, trusted=False)
+            _check_given(path, reading, wanted, trusted=False)
             _refuse_misnamed(path, reading)
             reading.config = reading.config.with_(name=reading.config.name or name_for(reading.config))
             return reading

@@ -1,4 +1,4 @@
-"""The flags for what a weights file may not say of itself, the same in every command that takes a MODEL."""
+"""The flags for what a weights file may not say of itself, the same in every command that runs a MODEL."""
 
 import re
 from dataclasses import asdict, dataclass
