@@ -5,7 +5,7 @@ EXTRAS := demo,data,tensorboard,export,serve,dev
 # Tests run in two processes, so each gets one thread.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo test test-all lint format bench clean
+.PHONY: setup demo test test-all mutants lint format bench clean
 
 setup: .venv/installed
 
@@ -35,6 +35,10 @@ test: lint
 test-all: lint
 	$(TEST)
 	$(BIN)/python -m pytest -m slow tests/serving/test_load.py
+
+# Bugs planted one at a time in a copy: which of them no test notices. make mutants ARGS="--only models/"
+mutants: setup
+	$(BIN)/python -m tests.mutants.run --jobs 2 $(ARGS)
 
 bench: setup
 	$(BIN)/python bench/forward.py

@@ -34,8 +34,10 @@ from vitrail.checkpoints.peers import import_peer
 from vitrail.inference.choose import open_engine
 from vitrail.inference.export import export
 from vitrail.inference.inputs import find
-from vitrail.inference.outputs import open_predictions
+from vitrail.inference.jobs.outputs import open_writer
 from vitrail.inference.predictor import Predictor, default_workers
+from vitrail.tasks.base import Asked
+from vitrail.tasks.classification.answer import ClassColumns
 
 Answers = dict[str, str]
 """The best class of every path."""
@@ -52,13 +54,15 @@ print(pipeline("image-classification", model=sys.argv[1])(sys.argv[2], top_k=1))
 
 def ours(model: Path, engine: str, out: Path) -> Callable[[Path], Answers]:
     predictor = Predictor(open_engine(model, engine, workers=default_workers(single=False)))
+    columns = ClassColumns(top=1)
 
     def run(folder: Path) -> Answers:
-        writer = open_predictions(out, 1, overwrite=True)
+        writer = open_writer(out, columns, overwrite=True)
         answers = {}
-        for batch in predictor.predictions(find([folder]), top=1):
-            writer.write([each.to_json() for each in batch])
-            answers.update({str(each.path): each.top[0].label for each in batch})
+        for batch in predictor.predictions(find([folder]), Asked(1)):
+            rows = [columns.row(each) for each in batch]
+            writer.write(rows)
+            answers.update({str(row["path"]): row["top"][0]["label"] for row in rows})
         writer.close(True)
         return answers
 

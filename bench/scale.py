@@ -175,8 +175,8 @@ def decode_rate(seconds: float) -> float:
     from PIL import Image
 
     from vitrail.config import Preprocessing, TransformConfig
-    from vitrail.data.draws import Draws
     from vitrail.data.transforms import TrainingTransform
+    from vitrail.random_stream import Draws
 
     generator = np.random.default_rng(SEED)
     photos = []

@@ -252,7 +252,7 @@ def predictor_throughput(model: str, images: Sequence[bytes], seconds: float, ba
     def work(_: int) -> int:
         count = 0
         while time.perf_counter() - start < seconds:
-            engine.logits(prepared)
+            engine.outputs(prepared)
             count += batch
         return count
 
@@ -266,26 +266,27 @@ import base64
 import sys
 import litserve
 from vitrail.inference.choose import open_engine
-from vitrail.inference.predictor import Normaliser
+from vitrail.tasks.base import PLAIN
+from vitrail.tasks.classification.answer import PART
+from vitrail.inference.predictor import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform
-from vitrail.serving.predictions import guesses
 import numpy as np
 
 class API(litserve.LitAPI):
     def setup(self, device):
         self.engine = open_engine(sys.argv[1], "torch", workers=1)
         self.transform = EvaluationTransform(self.engine.facts.preprocessing)
-        self.normalise = Normaliser(self.engine.facts.preprocessing)
+        self.normalise = ArrayNormaliser(self.engine.facts.preprocessing)
     def decode_request(self, request):
         return base64.b64decode(request["image"])
     def batch(self, inputs):
         return self.normalise(np.stack([self.transform(each) for each in inputs]))
     def predict(self, images):
-        return self.engine.logits(images)
+        return self.engine.outputs(images)
     def unbatch(self, output):
         return list(output)
     def encode_response(self, output):
-        return {"top": guesses(output, self.engine.facts, 5)}
+        return PART.prediction(None, output, None, self.engine.facts.meaning, PLAIN).to_json()
 
 if __name__ == "__main__":
     api = API(max_batch_size=int(sys.argv[3]), batch_timeout=0.002)

@@ -142,7 +142,7 @@ def batch_cases(split: Split, paths: list[str], ending: str, side: int, workers:
     if workers:
         batches = peer.WebLoader(pipeline, batch_size=None, num_workers=workers, persistent_workers=True)
     theirs = dict(_by_content(normalised(pipeline, normalise)))
-    ours = dict(_by_content((batch.images, batch.labels) for batch in loader))
+    ours = dict(_by_content((batch.images, batch.targets) for batch in loader))
     assert ours == theirs
     return lambda: drain(loader), lambda: drain(normalised(batches, normalise))
 

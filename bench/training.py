@@ -32,7 +32,9 @@ from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from vitrail.data.loader import Batch
 from vitrail.models.build import create
 from vitrail.models.sizes import config_for
+from vitrail.tasks.base import LossSettings
 from vitrail.train import fit
+from vitrail.training.learner import Learner
 from vitrail.training.loop import Trainer
 from vitrail.training.objectives.supervised import Supervised
 
@@ -50,9 +52,7 @@ def ours(config: ModelConfig, batch: Batch) -> Callable[[], Any]:
     trainer = Trainer(
         config=settings,
         run=Path(),
-        model=model,
-        model_config=config,
-        objective=Supervised("softmax", config.num_classes),
+        learner=Learner(model, Supervised(config.task, LossSettings("softmax", config.num_classes))),
         total=10**9,
         batches=lambda position: itertools.repeat(batch),
         evaluate=None,
@@ -72,7 +72,7 @@ def theirs(config: ModelConfig, batch: Batch) -> Callable[[], Any]:
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(batch.images), batch.labels)
+        loss = F.cross_entropy(model(batch.images), batch.targets)
         loss.backward()
         optimizer.step()
         return loss.item()

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import hypothesis
 import pytest
 import torch
 
+from tests.hub_server import Hub, serve, write_like_published
 from vitrail.checkpoints.peers import import_peer
+from vitrail.checkpoints.published import by_name
 from vitrail.models.build import Model, create
 
 # How long an example takes says more about what else the machine does than about the code.
@@ -43,6 +46,29 @@ def peers():
         modules["transformers"].logging.set_verbosity_error()
         modules["transformers"].logging.disable_progress_bar()
     return SimpleNamespace(**modules)
+
+
+@pytest.fixture(scope="session")
+def like_ti16(tmp_path_factory) -> Path:
+    """A folder as the hub has it for `Ti/16`, with weights of no worth."""
+    torch.manual_seed(0)
+    weights = by_name("Ti/16")
+    assert weights is not None
+    return write_like_published(weights, tmp_path_factory.mktemp("published") / "Ti-16")
+
+
+@pytest.fixture
+def ti16(hub, like_ti16) -> Hub:
+    """A hub that has the weights `Ti/16`."""
+    for file in like_ti16.iterdir():
+        (hub.repository("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k") / file.name).symlink_to(file)
+    return hub
+
+
+@pytest.fixture
+def hub(tmp_path) -> Iterator[Hub]:
+    """A hub of our own, empty, which the client is led to."""
+    yield from serve(tmp_path / "hub")
 
 
 @pytest.fixture(scope="session")

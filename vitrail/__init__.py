@@ -1,9 +1,10 @@
 """Vitrail: the Vision Transformer as finished software.
 
     model = vitrail.create("B/16", num_classes=10, image_size=384)
-    model = vitrail.load("my-model")          # a bundle, a run, a weights file, hf:owner/name
+    model = vitrail.load("Ti/16")             # published weights; a bundle, a run, a weights file, hf:owner/name
     vitrail.save(model, "my-bundle")
     model.predict("photo.jpg")                # also a list of paths, bytes, Pillow images, arrays, tensors
+    model.preprocess("photo.jpg")             # the tensor that model(...) takes
     vitrail.export(model, "model.onnx")
 
 `import vitrail` is instant: torch is imported when the first of these is used.
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from vitrail.config import ModelConfig, Preprocessing, TrainConfig
     from vitrail.errors import UserError
     from vitrail.inference.export import export
-    from vitrail.inference.functions import embed, predict
+    from vitrail.inference.functions import embed, predict, preprocess
+    from vitrail.models.attention import Recorder
     from vitrail.models.build import create
     from vitrail.models.cost import cost, plan
-    from vitrail.models.vit import Recorder
     from vitrail.recipes import recipe
     from vitrail.train import fit
     from vitrail.transfer import finetune
@@ -37,9 +38,10 @@ _HOMES = {
     "convert": "vitrail.checkpoints.convert",
     "cost": "vitrail.models.cost",
     "plan": "vitrail.models.cost",
-    "Recorder": "vitrail.models.vit",
+    "Recorder": "vitrail.models.attention",
     "predict": "vitrail.inference.functions",
     "embed": "vitrail.inference.functions",
+    "preprocess": "vitrail.inference.functions",
     "export": "vitrail.inference.export",
     "fit": "vitrail.train",
     "finetune": "vitrail.transfer",
@@ -68,6 +70,7 @@ __all__ = [
     "load",
     "plan",
     "predict",
+    "preprocess",
     "recipe",
     "save",
 ]

@@ -146,7 +146,8 @@ def report(
 ) -> dict[str, Any]:
     """Write report.html, numbers.json and the figures to a new folder; returns the numbers.
 
-    Without images, drawings of the program's own are used. Of more than `limit` images, evenly spread ones are taken.
+    Without images, a few of the data that the model was trained on are taken where that can be opened here, else
+    drawings of the program's own. Of more than `limit` images, evenly spread ones are taken.
     `merge_tokens` patches a layer are merged in the view of that; by default half of them in all, 0 leaves it out.
     """
     vit = attentive(model)
@@ -169,7 +170,7 @@ def report(
             progress=progress,
         )
 
-    return write_report(Path(out), name, look)
+    return write_report(Path(out), name, look, progress)
 
 
 def _groups(vit: ViT, prepared: Tensor, per_layer: int) -> np.ndarray:

@@ -8,9 +8,14 @@ def started_together() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def rank() -> int:
+    """Which of the processes this is, counted from 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
 def is_first() -> bool:
     """Whether this process is the one that writes and speaks."""
-    return os.environ.get("RANK", "0") == "0"
+    return rank() == 0
 
 
 def starts() -> int:

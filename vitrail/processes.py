@@ -4,6 +4,7 @@ torchrun starts them, on one machine or many; started by nothing, a program is t
 returns at once. What goes over these calls is small. Weights and gradients travel inside torch's own DDP and FSDP.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ _T = TypeVar("_T")
 
 PATIENCE = timedelta(hours=2)
 """How long one process waits for another that is alive; one that died is noticed at once."""
+_NUMBERS = itertools.count()
+"""Of the times that this process has joined others: all of them count alike."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ def joined(device: torch.device) -> Iterator[Processes]:
     # What is said here goes over the CPU even where gradients go over NCCL: it must not wait for the accelerator.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store, rank, count = next(dist.rendezvous("env://", timeout=PATIENCE))  # pyright: ignore[reportPrivateImportUsage]
-    # A job that is started again may meet in the same store, where the addresses of the dead still are.
-    store = dist.PrefixStore(f"start-{starts()}", store)  # pyright: ignore[reportPrivateImportUsage]
+    # A job that is started again, or a program's next one, may meet in the same store, where old addresses still are.
+    store = dist.PrefixStore(f"start-{starts()}-{next(_NUMBERS)}", store)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())

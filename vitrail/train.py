@@ -4,6 +4,7 @@ import platform
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,37 @@ import torch
 
 from vitrail.checkpoints import bundle
 from vitrail.checkpoints.load import load
-from vitrail.config import ModelConfig, Preprocessing, TrainConfig, TransformConfig
+from vitrail.config import ModelConfig, Preprocessing, TrainConfig
 from vitrail.config.fields import pair
-from vitrail.data import Source, Split, match_classes, open_data
-from vitrail.data.draws import permutation
+from vitrail.data import Source, Split, match_classes, open_data, with_dev
 from vitrail.data.loader import Batch, EvaluationLoader, TrainingLoader
+from vitrail.data.measured import training_data
 from vitrail.data.transforms import EvaluationTransform
+from vitrail.errors import UserError
 from vitrail.evaluation import knn
-from vitrail.evaluation.accuracy import Accuracy, measure, merged
 from vitrail.evaluation.features import extract
-from vitrail.evaluation.report import chosen_samples
+from vitrail.evaluation.measure import measure
+from vitrail.evaluation.report import read_samples
 from vitrail.launched import starts
 from vitrail.models.build import Model, create
 from vitrail.models.card import Card
-from vitrail.models.cost import cost
 from vitrail.models.device import choose_device
+from vitrail.probe import PROBE, Prober
 from vitrail.processes import Processes, joined, local_device
+from vitrail.random_stream import permutation
+from vitrail.tasks import Meaning, task
+from vitrail.tasks.base import Constants, LossSettings, Meter
 from vitrail.training import objectives, validation
 from vitrail.training.distributed import part_of_batch, together
+from vitrail.training.introduction import introduction, obstacle
 from vitrail.training.learner import Learner
-from vitrail.training.loop import Evaluate, Trainer
-from vitrail.training.objectives import Illustration
-from vitrail.training.progress import Reporter, Silent, forget_after
-from vitrail.training.report import write_report
-from vitrail.training.run_folder import Quarantine, exists, prepare
+from vitrail.training.loop import Trainer
+from vitrail.training.memory import check_memory
+from vitrail.training.objectives import Illustration, objective_class
+from vitrail.training.progress import Reporter, Silent, forget_after, say
+from vitrail.training.report import Told, write_report
+from vitrail.training.run_folder import Quarantine, exists, prepare, with_classes_of
+from vitrail.training.snapshots import Progress
 from vitrail.version import __version__
 
 NEIGHBOURS = 10_000
@@ -53,18 +61,27 @@ class Result:
     seconds: float
     images_per_second: float
     metrics: dict[str, Any]
+    task: str
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "run": str(self.run), "bundle": str(self.bundle)}
+        values = {name: value for name, value in vars(self).items() if name != "task"}
+        return {**values, "run": str(self.run), "bundle": str(self.bundle)}
 
     def summary(self) -> str:
         """The end of a run in a line."""
-        found = self.metrics
+        found, meter = self.metrics, task(self.task).meter
         over = f"over {found['n']} images, {found['skipped']} skipped"
-        if "top1" in found:
-            return f"{found['split']} accuracy {found['top1']:.2%} {over}"
+        if meter.headline[0] in found:
+            return f"{found['split']} {meter.summary(found)} {over}{self._beside_the_probe(meter)}"
         near = f"; {found['knn_top1']:.2%} right by their nearest neighbours" if "knn_top1" in found else ""
         return f"{found['split']} loss {found['loss']:.4f} {over}{near}"
+
+    def _beside_the_probe(self, meter: type[Meter]) -> str:
+        if "probe" not in self.metrics:
+            return ""
+        if self.metrics["kept"] == PROBE:
+            return " (the probe)" if not self.steps else ", by the probe: no step did better on validation"
+        return f", fine-tuned; the probe {meter.words(self.metrics['probe'])}"
 
 
 def fit(config: TrainConfig, out: str | Path, resume: bool = False, report: bool = True) -> Result:
@@ -72,82 +89,404 @@ def fit(config: TrainConfig, out: str | Path, resume: bool = False, report: bool
     processes take every step together; the first one writes and speaks. `report`: draw the pictures and the page."""
     device = local_device(choose_device(config.device))
     with joined(device) as processes:
-        return _fit(config, Path(out), resume, report, device, processes)
+        began = time.monotonic()
+        run = Run.opened(config, Path(out), resume, Company(device, processes))
+        probe = run.probed()
+        trainer = run.trainer(probe)
+        told = trainer.resume() if run.resumed else []
+        with run.reporter(trainer) as reporter:
+            for line in told:
+                reporter.say(line)
+            if probe and not any(record["kind"] == PROBE for record in reporter.records):
+                reporter.record({"step": 0, "kind": PROBE, **probe})
+            trainer.fit(reporter)
+            if trainer.stopped_early:
+                reporter.say(trainer.why_it_stopped())
+            with trainer.finished() as last:
+                run.save("bundle", last, {}, _last_constants(reporter.records))
+                ended = run.measured(trainer, probe) if last.objective.labelled else run.ended(last)
+            if trainer.stopped_early:
+                ended.final["stopped"] = trainer.why_it_stopped()
+            if processes.first:
+                run.quarantine.write()
+                if report:
+                    run.report(reporter.records, ended)
+        chosen = run.folder / ("best" if bundle.is_bundle(run.folder / "best") else "bundle")
+        speed = sorted(record["images_per_second"] for record in reporter.records if record["kind"] == "train")
+        seconds = trainer.earlier + time.monotonic() - began
+        middle = speed[len(speed) // 2] if speed else 0.0
+        return Result(run.folder, chosen, trainer.progress.step, seconds, middle, ended.final, run.config.model.task)
 
 
-def _fit(
-    config: TrainConfig, run: Path, resume: bool, report: bool, device: torch.device, processes: Processes
-) -> Result:
-    began = time.monotonic()
-    part = processes.all_or_none(lambda: part_of_batch(config, processes))
-    source = processes.all_or_none(lambda: open_data(config.data))
-    # torchrun repeats the command word for word when a process has died: then the run that is there is the job's own.
-    resume = processes.first_alone(lambda: resume or (starts() > 0 and exists(run)))
-    config = processes.first_alone(lambda: prepare(config, source, run, resume))
-    learner = _learner(config, device)
-    training, held_out = source.split("train"), source.splits.get("val")
-    quarantine = Quarantine(run, writes=processes.first)
+@dataclass(frozen=True)
+class Company:
+    """Where a run computes, and with whom."""
 
-    def batches(position: int) -> Iterator[Batch]:
-        loader = _loader(config, training, source, position, device, part, processes)
-        limit = config.data.max_bad_fraction
-        return quarantine.watch(together(iter(loader), processes, len(training), limit))
+    device: torch.device
+    processes: Processes
 
-    def save(folder: str, learner: Learner, metrics: dict[str, Any]) -> None:
-        encoder = learner.objective.encoder(learner.model)
-        processes.first_alone(lambda: _save_bundle(encoder, config, source, run / folder, metrics))
 
-    trainer = Trainer(
-        config=config,
-        run=run,
-        model=learner.model,
-        model_config=learner.model.config,
-        objective=learner.objective,
-        total=config.total_steps(len(training)),
-        batches=batches,
-        evaluate=_evaluator(config, held_out, source, device, processes) if held_out else None,
-        keep_best=lambda best, result: save("best", best, {"val": _headline(result)}),
-        epoch_samples=len(training),
-        device=device,
-        processes=processes,
-        another=lambda: _learner(config, device),
-    )
-    told = trainer.resume() if resume else []
-    if processes.first:
-        forget_after(run, trainer.progress.step)
-        reporter = Reporter(run, trainer.total, trainer.progress.step, config.batch_size, config.tensorboard)
-    else:
-        reporter = Silent()
-    with reporter:
-        summary = _summary(config, source, trainer.total, device, processes)
-        for line in [*source.notes, *learner.model.card.notes, *told, summary]:
-            reporter.say(line)
-        trainer.fit(reporter)
-        with trainer.finished() as last:
-            save("bundle", last, {})
-            if config.self_supervised:
-                final, shown = processes.first_alone(lambda: _final_unlabelled(config, run, last, source, device))
-                accuracy = None
-            else:
-                (final, accuracy), shown = _final(config, run, source, device, processes), None
+@dataclass
+class Ended:
+    """What was measured at the end."""
+
+    final: dict[str, Any]
+    meter: Meter | None = None
+    shown: Illustration | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, opened: its configuration resolved by its data, and what every part of it is made of."""
+
+    config: TrainConfig
+    folder: Path
+    resumed: bool
+    source: Source
+    company: Company
+    part: int
+    """Samples of a batch that this process takes."""
+
+    @classmethod
+    def opened(cls, config: TrainConfig, folder: Path, resume: bool, company: Company) -> "Run":
+        """Open the data, check what can be checked before the first step, and begin the folder or find it as it was."""
+        processes = company.processes
+        part = processes.all_or_none(lambda: part_of_batch(config, processes))
+        processes.all_or_none(lambda: check_memory(config, company.device, processes.count))
+        source = processes.all_or_none(lambda: open_splits(config))
+        processes.all_or_none(lambda: _check(config, source))
+        # torchrun repeats the command word for word when a process has died: then the run there is the job's own.
+        resume = processes.first_alone(lambda: resume or (starts() > 0 and exists(folder)))
+        source = with_classes_of(folder, source) if resume else source
+        config = processes.first_alone(lambda: prepare(config, source, folder, resume))
+        return cls(config, folder, resume, source, company, part)
+
+    @cached_property
+    def training(self) -> Split:
+        """The samples that are learned from."""
+        return self._used(self.source.split("train"))
+
+    @cached_property
+    def held_out(self) -> Split | None:
+        """The samples that are validated on."""
+        split = self.source.splits.get("dev") or self.source.splits.get("val")
+        return (self._used(split) or None) if split else None
+
+    def _used(self, split: Split) -> Split:
+        """Gives the samples of a split that the objective can use: all, or those that have a target."""
+        if not objective_class(self.config).labelled or split.known.all():
+            return split
+        return split.subset(split.known.nonzero()[0])
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        return Quarantine(self.folder, writes=self.company.processes.first)
+
+    @cached_property
+    def settings(self) -> LossSettings:
+        """Of the loss; told by the configuration and the training split, so that a resumed run has the same."""
+        config, asked = self.config, task(self.source.task)
+        weights = None
+        if config.class_weights != "none":
+            weights = torch.from_numpy(asked.head.weights(self.training.targets, len(self.source.classes)))
+        known = self.training.targets[self.training.known]
+        smoothing, outputs = config.transform.label_smoothing, len(self.source.classes)
+        constants = {**asked.target.constants(known), **asked.head.constants(config.objective)}
+        return LossSettings(config.objective, outputs, weights, smoothing, constants)
+
+    @cached_property
+    def learner(self) -> Learner:
+        return self.new_learner()
+
+    def new_learner(self) -> Learner:
+        """Make the model and its objective as they are at the beginning: the same in every process."""
+        config = self.config
+        torch.manual_seed(config.seed)
+        model = _model(config).to(self.company.device)
+        if config.freeze == "backbone":
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name.startswith("head"))
+        weights = self.settings.weights
+        settings = replace(self.settings, weights=None if weights is None else weights.float())
+        return Learner(model, objectives.create(config, model, settings).to(self.company.device))
+
+    @property
+    def solvable(self) -> bool:
+        """Whether the head is solved before the first step."""
+        return self.config.head == "closed_form" and obstacle(self.config, self.learner.model) is None
+
+    @property
+    def total(self) -> int:
+        """Steps."""
+        if self.solvable and self.config.freeze == "backbone":
+            return 0
+        return self.config.total_steps(len(self.training))
+
+    def tell(self, text: str) -> None:
+        """A line for the person, by the process that speaks."""
+        if self.company.processes.first:
+            say(text)
+
+    def probed(self) -> dict[str, Any] | None:
+        """Say what is about to be done, and solve the head where there is a closed form.
+
+        Returns the numbers of that head on held-out samples: {} where there are none; None without a closed form.
+        """
+        processes = self.company.processes
         if processes.first:
-            quarantine.write()
-        if processes.first and report:
-            _report(config, run, source, reporter.records, final, accuracy, shown)
-    seconds = trainer.earlier + time.monotonic() - began
-    chosen = run / ("best" if bundle.is_bundle(run / "best") else "bundle")
-    speed = [record["images_per_second"] for record in reporter.records if record["kind"] == "train"]
-    return Result(run, chosen, trainer.total, seconds, sorted(speed)[len(speed) // 2] if speed else 0.0, final)
+            for line in introduction(self.config, self.source, self.learner.model, self.settings, self._place()):
+                say(line)
+        if not self.solvable:
+            return None
+        prober = Prober(
+            config=self.config,
+            run=self.folder,
+            model=self.learner.model,
+            source=self.source,
+            settings=self.settings,
+            save=lambda folder, metrics, constants: self.save(folder, self.learner, metrics, constants),
+            watch=self.quarantine.watch,
+            say=self.tell,
+        )
+        return prober.begin(self.training, self.held_out, processes)
+
+    def _place(self) -> str:
+        """Says how many steps, where, and in how many processes."""
+        config, processes = self.config, self.company.processes
+        several = f", {processes.count} processes by {config.parallel}" if processes.count > 1 else ""
+        return f"on {self.company.device}{several}\n" + (
+            f"{config.optimizer.name} lr {config.optimizer.lr:g}, batch {config.batch_size}, {self.total} steps"
+            if self.total
+            else "only the head learns, in closed form: no steps"
+        )
+
+    def trainer(self, probe: dict[str, Any] | None) -> Trainer:
+        """Make the loop. `probe`: what its steps have to do better than."""
+        trainer = Trainer(
+            config=self.config,
+            run=self.folder,
+            learner=self.learner,
+            total=self.total,
+            batches=self.batches,
+            evaluate=self.evaluate if self.held_out else None,
+            keep_best=self.keep_best,
+            epoch_samples=len(self.training),
+            device=self.company.device,
+            processes=self.company.processes,
+            another=self.new_learner,
+        )
+        if probe:
+            score = self.learner.objective.score(probe)
+            trainer.progress = Progress(best=score, best_loss=probe["loss"])
+        return trainer
+
+    def reporter(self, trainer: Trainer) -> Reporter:
+        """Open what shows and records the steps: in one process alone."""
+        if not self.company.processes.first:
+            return Silent()
+        forget_after(self.folder, trainer.progress.step)
+        meter = None if not self.learner.objective.labelled else task(self.source.task).meter
+        return Reporter(self.folder, trainer.total, trainer.progress.step, meter, self.config.tensorboard)
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        """Give this process's part of every batch from a position in the data on, without end."""
+        limit = self.config.data.max_bad_fraction
+        loader = self.loader(self.training, position, self.part, self.company)
+        return self.quarantine.watch(together(iter(loader), self.company.processes, len(self.training), limit))
+
+    def loader(self, split: Split, position: int, part: int, company: Company) -> TrainingLoader:
+        config, processes = self.config, company.processes
+        return TrainingLoader(
+            split,
+            config.transform,
+            config.preprocessing,
+            batch_size=part,
+            seed=config.seed,
+            num_classes=len(self.source.classes),
+            position=position,
+            workers=config.data.workers,
+            # Alone it counts bad samples itself; over several processes they are counted together.
+            max_bad=config.data.max_bad_fraction if processes.count == 1 else 1.0,
+            max_pixels=config.data.max_pixels,
+            views=objective_class(config).views(config),
+            shuffle=config.data.shuffle,
+            shuffle_buffer=config.data.shuffle_buffer,
+            rank=processes.rank,
+            world_size=processes.count,
+            device=company.device,
+        )
+
+    def in_order(self, split: Split, processes: Processes | None = None) -> EvaluationLoader:
+        """Give every sample of a split once; over several processes, this one's part of them."""
+        data, processes = self.config.data, processes or Processes()
+        return EvaluationLoader(
+            split,
+            self.config.preprocessing,
+            batch_size=256,
+            workers=data.workers,
+            max_pixels=data.max_pixels,
+            rank=processes.rank,
+            world_size=processes.count,
+        )
+
+    def unlabelled(self, split: Split) -> Iterable[Batch]:
+        """Give every sample once, as an objective without labels needs it: with its further views, if it has any."""
+        if not objective_class(self.config).views(self.config):
+            yield from self.in_order(split)
+            return
+        once = replace(self, config=self.config.with_(transform=replace(self.config.transform, repeats=1)))
+        alone = Company(torch.device("cpu"), Processes())
+        for batch in once.loader(split, 0, once.config.batch_size, alone):
+            spare = max(0, batch.position - len(split))
+            yield batch.part(0, len(batch) - spare)
+            if batch.position >= len(split):
+                return
+
+    def evaluate(self, learner: Learner) -> dict[str, Any]:
+        """Measure on held-out samples, for the curves and to choose `best/`; with the `constants` found on them, where
+        the task's answers need any."""
+        assert self.held_out is not None
+        split = self.held_out
+        if not learner.objective.labelled:
+            return self.company.processes.first_alone(lambda: self._without_labels(learner, split))
+        meter = self.measure(split, Meaning(self.source.classes, {}, self.settings.constants), learner.model)
+        result, found = meter.result(), meter.constants()
+        result = {name: value for name, value in result.items() if name != "per_class"}  # metrics.jsonl is for curves
+        return {**result, "constants": found} if found else result
+
+    def measure(self, split: Split, meaning: Meaning, model: torch.nn.Module) -> Meter:
+        """Measure a model, each process its part of the split, every sample once. meaning: of the model's outputs."""
+        processes, asked = self.company.processes, task(self.source.task)
+        same = meaning.names == self.source.classes
+        places = None if same else match_classes(meaning.names, self.source.classes)
+        batches, empty = self.in_order(split, processes), asked.meter(meaning, places)
+        mine = processes.all_or_none(lambda: measure(model, batches, empty, self.company.device))
+        return mine if processes.count == 1 else mine.of_all(processes.gather(mine), split.ids)
+
+    def _without_labels(self, learner: Learner, split: Split) -> dict[str, Any]:
+        objective, model, device = learner.objective, learner.model, self.company.device
+        result = validation.measure(objective, model, self.unlabelled(split), device, self.config.seed)
+        return {**result, **self.neighbours(split, objective.encoder(model))}
+
+    def neighbours(self, split: Split, encoder: Model) -> dict[str, float]:
+        """How good features are with nothing trained on them; nothing where there are no classes."""
+        if not task(self.source.task).target.single_class:
+            return {}
+        known, asked = self.training, split
+        if len(known) > NEIGHBOURS:
+            known = known.subset(permutation(len(known), "neighbours", self.config.seed)[:NEIGHBOURS])
+        known, asked = (each.subset(each.known.nonzero()[0]) for each in (known, asked))
+        if not len(known) or not len(asked):
+            return {}
+        train, queries = (extract(encoder, self.in_order(each), self.company.device) for each in (known, asked))
+        said = knn.classify(train.values, train.targets, queries.values, num_classes=len(self.source.classes))
+        return {"knn_top1": (said == queries.targets).float().mean().item()}
+
+    def keep_best(self, best: Learner, result: dict[str, Any]) -> None:
+        """Write the best weights so far as `best/`."""
+        metrics = {self.held_out.name if self.held_out else "": self.headline(result)}
+        self.save("best", best, metrics, result.get("constants", {}))
+
+    def headline(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The numbers that stand for a result."""
+        names = ("n", "skipped", *task(self.source.task).meter.headline, "knn_top1", "loss")
+        return {name: result[name] for name in names if name in result}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """What the model's card says of the data."""
+        return training_data(self.source, self.config.data)
+
+    def save(self, folder: str, learner: Learner, metrics: dict[str, Any], found: Constants) -> None:
+        """Write what was learned as a bundle into a folder of the run; its card says where it came from. found: what
+        held-out samples say that the model's answers need."""
+        encoder = learner.objective.encoder(learner.model)
+        self.company.processes.first_alone(lambda: self._save(encoder, self.folder / folder, metrics, found))
+
+    def _save(self, model: Model, folder: Path, metrics: dict[str, Any], found: Constants) -> None:
+        config, card = self.config, model.card
+        provenance = {
+            "recipe": config.recipe,
+            "seed": config.seed,
+            "init_from": config.init_from,
+            "versions": {"vitrail": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "data": self.data,
+            "metrics": metrics,
+        }
+        if config.init_from:  # where the weights it started from came from: hub, commit, digest, licence
+            provenance["init_provenance"] = card.provenance
+        names = tuple(self.source.classes) if model.config.num_classes else ()
+        constants = {**self.settings.constants, **found} if names else {}
+        model.card = Card(config.preprocessing, names, dict(card.label_descriptions), constants, provenance)
+        bundle.save(model, folder, overwrite=True)
+        model.card = card
+
+    @property
+    def last_split(self) -> Split:
+        """The split that nobody has chosen by, or the nearest to it."""
+        splits = [self.source.splits[name] for name in ("test", "val", "train") if name in self.source.splits]
+        return next(used for split in splits if len(used := self._used(split)))
+
+    def measured(self, trainer: Trainer, probe: dict[str, Any] | None) -> Ended:
+        """Measure the kept model, and the probe beside it, on the split nobody looked at."""
+        final, meter = self._final(self.folder)
+        if probe is not None:
+            kept = not trainer.progress.best_step and (bool(probe) or not self.total)
+            first = final if kept else self._final(self.folder / PROBE)[0]
+            final |= {"kept": PROBE if kept else "fine-tuned", "probe": self.headline(first)}
+        return Ended(final, meter)
+
+    def _final(self, folder: Path) -> tuple[dict[str, Any], Meter]:
+        """A bundle of the run, loaded as a user would."""
+        model = load(folder).to(self.company.device)
+        split = self.last_split
+        meter = self.measure(split, model.card.meaning, model)
+        return {"split": split.name, **meter.result()}, meter
+
+    def ended(self, learner: Learner) -> Ended:
+        """Measure the loss of the last weights, since a bundle has no objective; neighbours by the kept model."""
+        return self.company.processes.first_alone(lambda: self._ended(learner))
+
+    def _ended(self, learner: Learner) -> Ended:
+        objective, model, device = learner.objective, learner.model, self.company.device
+        split, seed = self.last_split, self.config.seed
+        result = validation.measure(objective, model, self.unlabelled(split), device, seed)
+        near = self.neighbours(split, load(self.folder).to(device))
+        some = split.subset(range(0, len(split), max(1, len(split) // SHOWN))[:SHOWN])
+        batch = next(iter(self.in_order(some)))
+        shown = validation.illustrate(objective, model, batch, device, seed) if len(batch) else None
+        return Ended({"split": split.name, **result, **near}, shown=shown)
+
+    def report(self, records: list[dict[str, Any]], ended: Ended) -> None:
+        """Draw the pictures and the page."""
+        page, stopped = None, ended.final.get("stopped")
+        if ended.meter is not None:
+            kind, meter = task(self.source.task).page, ended.meter
+            transform = EvaluationTransform(self.config.preprocessing, max_pixels=self.config.data.max_pixels)
+            pixels = read_samples(kind.chosen(meter), self.last_split, transform)
+            page = kind(meter, meter.meaning.names, pixels)
+        title = f"{self.config.recipe or 'training'} on {self.source.name}"
+        notes = [*self.source.notes, *([stopped] if stopped else [])]
+        write_report(self.folder, Told(title, self.config.to_json(), records, ended.final, page, notes, ended.shown))
 
 
-def _learner(config: TrainConfig, device: torch.device) -> Learner:
-    """The model and its objective at the beginning: the same in every process."""
-    torch.manual_seed(config.seed)
-    model = _model(config).to(device)
-    if config.freeze == "backbone":
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.startswith("head"))
-    return Learner(model, objectives.create(config, model).to(device))
+def _last_constants(records: list[dict[str, Any]]) -> Constants:
+    """What the last validation has found; a resumed run reads it back with its records."""
+    return next((record["constants"] for record in reversed(records) if "constants" in record), {})
+
+
+def open_splits(config: TrainConfig) -> Source:
+    """The data. Where the head is solved, `best/` is chosen between that and what fine-tuning makes of it: never on
+    the samples that are reported."""
+    source = open_data(config.data)
+    return with_dev(source, config.data.val_fraction, config.data.split_seed) if config.head != "zero" else source
+
+
+def _check(config: TrainConfig, source: Source) -> None:
+    if objective_class(config).labelled:
+        source.check_labelled("train")
+    if config.patience and not (source.splits.get("dev") or source.splits.get("val")):
+        raise UserError("--patience needs a validation split to tell what is better: give --data.val-fraction 0.1")
 
 
 def _model(config: TrainConfig) -> Model:
@@ -159,23 +498,23 @@ def _model(config: TrainConfig) -> Model:
         image_size=config.model.image_size,
         preprocessing=config.preprocessing,
     )
-    dropped = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-    return _with_regularisation(model, {name: getattr(config.model, name) for name in dropped})
-
-
-def _with_regularisation(model: Model, wanted: dict[str, float]) -> Model:
-    """The same weights in modules that drop as the new configuration says."""
-    fresh = create(model.config.with_(**wanted))
+    own = ("task", "dropout", "attention_dropout", "drop_path", "patch_dropout", "gradient_checkpointing")
+    # The same weights in modules that drop, activations too, as the new configuration says.
+    fresh = create(model.config.with_(**{name: getattr(config.model, name) for name in own}))
     fresh.load_state_dict(model.state_dict())
     fresh.card = model.card
     return fresh
 
 
 def finetuned_config(
-    config: TrainConfig, init_from: str, image_size: int | tuple[int, int] | None = None
+    config: TrainConfig,
+    init_from: str,
+    image_size: int | tuple[int, int] | None = None,
+    preprocessing: str | Preprocessing | None = None,
 ) -> TrainConfig:
-    """A recipe with the architecture of the model it starts from: its own sizes, the recipe's resolution or another."""
-    model = load(init_from)
+    """A recipe with the architecture of the model it starts from: its own sizes, the recipe's resolution or another;
+    its own preprocessing or another."""
+    model = load(init_from, preprocessing=preprocessing)
     size = pair(config.model.image_size if image_size is None else image_size)
     if model.config.family == "vit":
         model.config.grid_for(size)
@@ -188,215 +527,5 @@ def finetuned_config(
         drop_path=config.model.drop_path,
         patch_dropout=config.model.patch_dropout,
     )
-    preprocessing = model.card.preprocessing or config.preprocessing
-    return config.with_(model=kept, init_from=init_from, preprocessing=replace(preprocessing, image_size=size))
-
-
-def _loader(
-    config: TrainConfig,
-    split: Split,
-    source: Source,
-    position: int,
-    device: torch.device,
-    part: int,
-    processes: Processes,
-) -> TrainingLoader:
-    """This process's part of every batch from a position on."""
-    return TrainingLoader(
-        split,
-        config.transform,
-        config.preprocessing,
-        batch_size=part,
-        seed=config.seed,
-        num_classes=len(source.classes),
-        position=position,
-        workers=config.data.workers,
-        # Alone it counts bad samples itself; over several processes they are counted together.
-        max_bad=config.data.max_bad_fraction if processes.count == 1 else 1.0,
-        max_pixels=config.data.max_pixels,
-        views=_views(config) if config.objective == "dino" else (),
-        shuffle=config.data.shuffle,
-        shuffle_buffer=config.data.shuffle_buffer,
-        rank=processes.rank,
-        world_size=processes.count,
-        device=device,
-    )
-
-
-def _views(config: TrainConfig) -> list[tuple[TransformConfig, Preprocessing]]:
-    """Of self-distillation, besides the first: a second large crop, and the small ones."""
-    small = replace(config.transform, crop="inception", area=config.dino.local_area)
-    size = replace(config.preprocessing, image_size=config.local_size)
-    return [(config.transform, config.preprocessing), *[(small, size)] * config.dino.local_crops]
-
-
-def _evaluator(
-    config: TrainConfig, split: Split, source: Source, device: torch.device, processes: Processes
-) -> Evaluate:
-    def without_labels(learner: Learner) -> dict[str, Any]:
-        objective, model = learner.objective, learner.model
-        result = validation.measure(objective, model, _unlabelled(config, split, source), device, config.seed)
-        return {**result, **_neighbours(config, split, source, objective.encoder(model), device)}
-
-    def evaluate(learner: Learner) -> dict[str, Any]:
-        if config.self_supervised:
-            return processes.first_alone(lambda: without_labels(learner))
-        result = _measure(config, split, source.classes, None, learner.model, device, processes).result()
-        del result["per_class"]  # metrics.jsonl is for curves
-        return result
-
-    return evaluate
-
-
-def _measure(
-    config: TrainConfig,
-    split: Split,
-    classes: tuple[str, ...],
-    mapping: Any,
-    model: torch.nn.Module,
-    device: torch.device,
-    processes: Processes,
-) -> Accuracy:
-    """Each process measures its part of the split; every sample is counted once."""
-    batches = _in_order(config, split, processes)
-    mine = processes.all_or_none(lambda: measure(model, batches, Accuracy(classes, mapping), device))
-    return mine if processes.count == 1 else merged(processes.gather(mine), split.ids)
-
-
-def _in_order(config: TrainConfig, split: Split, processes: Processes | None = None) -> EvaluationLoader:
-    processes = processes or Processes()
-    return EvaluationLoader(
-        split,
-        config.preprocessing,
-        batch_size=256,
-        workers=config.data.workers,
-        max_pixels=config.data.max_pixels,
-        rank=processes.rank,
-        world_size=processes.count,
-    )
-
-
-def _unlabelled(config: TrainConfig, split: Split, source: Source) -> Iterable[Batch]:
-    """Every sample once, as an objective without labels needs it: self-distillation needs its crops."""
-    if config.objective != "dino":
-        yield from _in_order(config, split)
-        return
-    once = config.with_(transform=replace(config.transform, repeats=1))
-    for batch in _loader(once, split, source, 0, torch.device("cpu"), once.batch_size, Processes()):
-        spare = max(0, batch.position - len(split))
-        yield batch.part(0, len(batch) - spare)
-        if batch.position >= len(split):
-            return
-
-
-def _neighbours(
-    config: TrainConfig, split: Split, source: Source, encoder: Model, device: torch.device
-) -> dict[str, float]:
-    """How good features are with nothing trained on them; nothing where there are no labels."""
-    known, asked = source.split("train"), split
-    if len(known) > NEIGHBOURS:
-        known = known.subset(permutation(len(known), "neighbours", config.seed)[:NEIGHBOURS])
-    known, asked = (each.subset((each.labels >= 0).nonzero()[0]) for each in (known, asked))
-    if not len(known) or not len(asked):
-        return {}
-    train, queries = (extract(encoder, _in_order(config, each), device) for each in (known, asked))
-    said = knn.classify(train.values, train.labels, queries.values, num_classes=len(source.classes))
-    return {"knn_top1": (said == queries.labels).float().mean().item()}
-
-
-def _headline(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: result[name] for name in ("n", "skipped", "top1", "top5", "knn_top1", "loss") if name in result}
-
-
-def _save_bundle(model: Model, config: TrainConfig, source: Source, folder: Path, metrics: dict[str, Any]) -> None:
-    provenance = {
-        "recipe": config.recipe,
-        "data": {"source": source.name, "fingerprint": source.fingerprint()},
-        "seed": config.seed,
-        "init_from": config.init_from,
-        "versions": {"vitrail": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "metrics": metrics,
-    }
-    card = model.card
-    names = tuple(source.classes) if model.config.num_classes else ()
-    model.card = Card(config.preprocessing, names, dict(card.label_descriptions), provenance)
-    bundle.save(model, folder, overwrite=True)
-
-
-def _final(
-    config: TrainConfig, run: Path, source: Source, device: torch.device, processes: Processes
-) -> tuple[dict[str, Any], Accuracy]:
-    """The kept model, loaded from its bundle as a user would, on the split nobody looked at."""
-    name = _last_split(source)
-    model = load(run).to(device)
-    mapping = match_classes(model.card.label_names, source.classes)
-    accuracy = _measure(config, source.split(name), model.card.label_names, mapping, model, device, processes)
-    return {"split": name, **accuracy.result()}, accuracy
-
-
-def _final_unlabelled(
-    config: TrainConfig, run: Path, learner: Learner, source: Source, device: torch.device
-) -> tuple[dict[str, Any], Illustration | None]:
-    """The loss of the last weights, since a bundle has no objective; neighbours by the kept model."""
-    objective, model = learner.objective, learner.model
-    name = _last_split(source)
-    split = source.split(name)
-    result = validation.measure(objective, model, _unlabelled(config, split, source), device, config.seed)
-    near = _neighbours(config, split, source, load(run).to(device), device)
-    some = split.subset(range(0, len(split), max(1, len(split) // SHOWN))[:SHOWN])
-    batch = next(iter(_in_order(config, some)))
-    shown = validation.illustrate(objective, model, batch, device, config.seed) if len(batch) else None
-    return {"split": name, **result, **near}, shown
-
-
-def _last_split(source: Source) -> str:
-    return next(split for split in ("test", "val", "train") if split in source.splits)
-
-
-def _summary(config: TrainConfig, source: Source, total: int, device: torch.device, processes: Processes) -> str:
-    parts = ", ".join(f"{len(split)} {name}" for name, split in source.splits.items())
-    model = config.model
-    several = f", {processes.count} processes by {config.parallel}" if processes.count > 1 else ""
-    return (
-        f"{source.name}: {len(source.classes)} classes, {parts}\n"
-        f"model: {model.name or _shape(model)} at {model.rows_columns[0]} x {model.rows_columns[1]} px, "
-        f"{cost(model).parameters:,} parameters, on {device}{several}\n"
-        f"{config.optimizer.name} lr {config.optimizer.lr:g}, batch {config.batch_size}, {total} steps"
-        + (f"\nobjective {config.objective}: labels are not used" if config.self_supervised else "")
-    )
-
-
-def _shape(model: ModelConfig) -> str:
-    """A model that has no name, in few words."""
-    sizes = f"width {model.width}, depth {model.depth}, patch {model.patch_size}"
-    if model.stages is None:
-        return sizes
-    stem = f"{model.stem_width} channels, stages {model.stages}"
-    return f"ResNet of {stem}" if model.family == "resnet" else f"hybrid, {model.stem} stem of {stem}, {sizes}"
-
-
-def _report(
-    config: TrainConfig,
-    run: Path,
-    source: Source,
-    records: list[Any],
-    final: dict[str, Any],
-    accuracy: Accuracy | None,
-    shown: Illustration | None,
-) -> None:
-    samples = []
-    if accuracy is not None:
-        transform = EvaluationTransform(config.preprocessing, max_pixels=config.data.max_pixels)
-        samples = chosen_samples(accuracy, accuracy.classes, source.split(final["split"]), transform)
-    write_report(
-        run,
-        title=f"{config.recipe or 'training'} on {source.name}",
-        config=config.to_json(),
-        records=records,
-        final=final,
-        confusion=None if accuracy is None else accuracy.confusion,
-        classes=() if accuracy is None else accuracy.classes,
-        samples=samples,
-        notes=source.notes,
-        shown=shown,
-    )
+    own = model.card.preprocessing or config.preprocessing
+    return config.with_(model=kept, init_from=init_from, preprocessing=replace(own, image_size=size))

@@ -12,8 +12,11 @@ from tests.checkpoints.test_round_trips import google_shapes, noise
 from tests.conftest import pictures, randomised, toy
 from vitrail.checkpoints import timm
 from vitrail.checkpoints.convert import convert
+from vitrail.checkpoints.labels import attach_labels
+from vitrail.checkpoints.told import read_model
 from vitrail.errors import UserError
 from vitrail.models.build import create
+from vitrail.models.card import Card
 
 
 @pytest.fixture
@@ -281,7 +284,7 @@ def test_files_keep_their_own_convention_of_interpolation():
         "timm": state,
     }
     for convention, tensors in files.items():
-        assert timm.from_timm(tensors, toy().config).config.interpolation == convention
+        assert timm.from_timm(tensors, read_model(toy().config)).config.interpolation == convention
 
 
 def test_overwriting_never_takes_a_run_or_a_project(tmp_path, bundle):
@@ -327,3 +330,12 @@ def test_a_masked_autoencoder_becomes_a_folder_timm_loads(peers, tmp_path):
     twin = peers.timm.create_model(f"local-dir:{tmp_path / 'folder'}", pretrained=True).eval()
     with torch.no_grad():
         assert (twin(pictures(model)) - model(pictures(model))).abs().max() <= 1e-5
+
+
+def test_numbered_labels_are_in_the_order_of_their_numbers(tmp_path, bundle):
+    names = [f"class {number}" for number in range(12)]
+    table = {str(number): names[number] for number in reversed(range(12))}
+    (tmp_path / "labels.json").write_text(json.dumps(table))
+    card, config = Card(), vitrail.load(bundle).config.with_(num_classes=12)
+    attach_labels(card, tmp_path / "labels.json", config)
+    assert card.label_names == tuple(names), "10 comes after 9"

@@ -11,7 +11,8 @@ import vitrail
 from tests.conftest import pictures, randomised, toy
 from vitrail.checkpoints import google, huggingface, timm, torchvision
 from vitrail.checkpoints.convert import convert
-from vitrail.models.build import create
+from vitrail.checkpoints.told import Told, read_model
+from vitrail.models.build import build, create
 
 HYBRID = {"stages": (2, 1, 1), "patch_size": 1, "image_size": 32, "stem_width": 64}
 
@@ -117,7 +118,7 @@ def test_google_present_names_are_read_and_released_ones_written():
 ], ids=str)  # fmt: skip
 def test_timm(overrides):
     tensors = toy(**overrides).state_dict()
-    reading = timm.from_timm(tensors, toy(**overrides).config)
+    reading = timm.from_timm(tensors, read_model(toy(**overrides).config))
     assert not reading.dropped
     assert_same_tensors(timm.to_timm(reading.state, reading.config), tensors)
 
@@ -155,7 +156,7 @@ def test_huggingface(peers, tmp_path, kind):
 
 def test_huggingface_in_memory_names_are_read_too(peers):
     theirs = randomised(peers.transformers.ViTForImageClassification(peers.transformers.ViTConfig(**SMALL)))
-    reading = huggingface.from_huggingface(theirs.state_dict(), info={"num_attention_heads": 4})
+    reading = huggingface.from_huggingface(theirs.state_dict(), Told(fields={"num_heads": 4}))
     assert not reading.dropped
     assert reading.config.num_heads == 4
 
@@ -164,7 +165,7 @@ def test_huggingface_in_memory_names_are_read_too(peers):
 def test_torchvision(peers, representation):
     kind = peers.torchvision.models.VisionTransformer
     theirs = randomised(kind(32, 8, 2, 4, 32, 64, num_classes=5, representation_size=representation)).state_dict()
-    reading = torchvision.from_torchvision(theirs, toy(depth=2).config)
+    reading = torchvision.from_torchvision(theirs, read_model(toy(depth=2).config))
     assert not reading.dropped
     assert_same_tensors(torchvision.to_torchvision(reading.state, reading.config), theirs)
 
@@ -330,3 +331,40 @@ def test_dinov2_files_are_read(tmp_path):
     images = pictures(model)
     with torch.no_grad():
         assert (again(images) - model(images)).abs().max() <= 1e-5
+
+
+def test_google_kernels_are_read_by_the_official_formula():
+    """Patches and attention by einsum over the official code's axes: (rows, columns, in, out), (in, heads, width)."""
+    arrays = {name: tensor.double() / 10 for name, tensor in noise(google_shapes()).items()}
+    reading = google.from_google({name: tensor.float() for name, tensor in arrays.items()})
+    model = build(reading.config)
+    model.load_state_dict(reading.state)
+    model.double().eval()
+    images = pictures(model).double()
+    patches = images.unfold(2, 4, 4).unfold(3, 4, 4)  # (batch, channels, rows, columns, 4, 4)
+    embedded = torch.einsum("bcijyx,yxcw->bijw", patches, arrays["embedding/kernel"]) + arrays["embedding/bias"]
+    with torch.no_grad():
+        assert (model.patch_embed(images) - embedded.flatten(1, 2)).abs().max() <= 1e-6
+    x = torch.randn(2, 10, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    parts = f"{google.BLOCK}1/{google.RELEASED[1]}"
+
+    def part(name: str) -> torch.Tensor:
+        return (
+            torch.einsum("btw,whk->bhtk", x, arrays[f"{parts}/{name}/kernel"]) + arrays[f"{parts}/{name}/bias"][:, None]
+        )
+
+    weights = (part("query") @ part("key").transpose(-1, -2) / 8**0.5).softmax(dim=-1)
+    joined = torch.einsum("bhtk,hkw->btw", weights @ part("value"), arrays[f"{parts}/out/kernel"])
+    with torch.no_grad():
+        found = model.blocks[1].attn(x, model.config.grid)
+    assert (found - joined - arrays[f"{parts}/out/bias"]).abs().max() <= 1e-6
+
+
+def test_each_format_means_its_own_conventions(peers):
+    official = google.from_google(noise(google_shapes())).config
+    assert (official.interpolation, official.activation, official.norm_eps) == ("official", "gelu_tanh", 1e-6)
+    kind = peers.torchvision.models.VisionTransformer
+    theirs = torchvision.from_torchvision(
+        kind(32, 8, 2, 4, 32, 64).state_dict(), read_model(toy(depth=2).config)
+    ).config
+    assert (theirs.interpolation, theirs.activation, theirs.norm_eps) == ("torchvision", "gelu", 1e-6)

@@ -25,8 +25,8 @@ def terminal(monkeypatch) -> Terminal:
 
 def shown(terminal: Terminal, bar: Bar, **done) -> str:
     bar.last = 0.0
-    with bar:
-        bar.update(SimpleNamespace(**{"n": 0, "errors": 0, "speed": 10.0} | done))
+    bar.update(SimpleNamespace(**{"n": 0, "errors": 0, "speed": 10.0} | done))
+    bar.close()
     return terminal.getvalue().split("\x1b[K")[-2].rstrip("\r")
 
 
@@ -78,8 +78,9 @@ def test_where_nobody_looks_nothing_is_counted_and_a_line_comes_in_a_while(monke
     assert not any(thread.name == "vitrail-count" for thread in bar.threading.enumerate())
     Total([str(tmp_path)])
     assert not any(thread.name == "vitrail-count" for thread in bar.threading.enumerate())
-    with Bar() as line:
-        line.update(SimpleNamespace(n=1, errors=0, speed=1.0))
-        line.last -= 31
-        line.update(SimpleNamespace(n=2, errors=0, speed=1.0))
+    line = Bar()
+    line.update(SimpleNamespace(n=1, errors=0, speed=1.0))
+    line.last -= 31
+    line.update(SimpleNamespace(n=2, errors=0, speed=1.0))
+    line.close()
     assert stream.getvalue() == "2 pictures  1.0 images/s\n"

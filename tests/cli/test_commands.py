@@ -17,7 +17,8 @@ QUIET = 0.15
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["models"], ["models", "--json"], ["plan", "B/16", "--images", "10"]]
+    "arguments",
+    [["--help"], ["models"], ["models", "--json"], ["models", "--weights"], ["plan", "B/16", "--images", "10"]],
 )
 def test_quick_commands_answer_in_under_half_a_second_and_import_no_torch(arguments):
     code = f"import sys; from vitrail.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
@@ -50,7 +51,8 @@ def test_version():
 def test_models_json():
     rows = json.loads(run("models", "--json").stdout)
     assert {"name", "parameters", "gmacs", "tokens"} == set(rows[0])
-    assert {row["name"]: row["parameters"] for row in rows}["B/16"] == 86_567_656
+    found = {row["name"]: row for row in rows}["B/16"]
+    assert (found["parameters"], found["gmacs"], found["tokens"]) == (86_567_656, 17.564, 197)
 
 
 def test_plan_json():

@@ -9,9 +9,13 @@ import pytest
 from PIL import Image
 
 import vitrail
-from tests.conftest import toy
+from tests.conftest import randomised, toy
 from vitrail.cli import main
+from vitrail.data import open_source
+from vitrail.insight.images import of_training
 from vitrail.insight.report import OUTPUTS
+from vitrail.models.build import build
+from vitrail.recipes import recipe
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,13 @@ def test_a_folder_of_photos_as_a_process(folder):
     assert {path.name for path in (folder / "report").iterdir()} == OUTPUTS
     assert [each["image"] for each in numbers["maps"]] == ["photos/a.png", "photos/b.jpg", "photos/deep/c.png"]
     assert result.stderr == "", "no bar where nobody looks"
+
+
+def test_our_own_recipe_of_plain_convolutions(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    vitrail.save(randomised(build(recipe("cifar10-small").model)), folder / "small")
+    main(["inspect", "small", "photos", "--limit", "1", "--occlusion-images", "1", "--out", "small-report", "--json"])
+    assert json.loads(capsys.readouterr().out)["filters"]["of"] == "the stem's first convolution (3 x 3 pixels)"
 
 
 def test_what_it_prints_for_a_person(folder, capsys, monkeypatch):
@@ -124,3 +135,34 @@ def test_importing_vitrail_is_still_instant_and_inspect_is_there_either_way():
         "vitrail.inspect.attention; import vitrail.inspect as other; assert other is vitrail.inspect"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def trained_on(folder, source: str, names: tuple[str, ...]):
+    model = toy(num_classes=len(names), depth=2, image_size=16, channels=1)
+    model.card.label_names, model.card.provenance = names, {"data": {"source": source, "fingerprint": "?"}}
+    vitrail.save(model, folder)
+    return folder
+
+
+DIGITS = tuple("0123456789")
+
+
+def test_without_images_a_few_of_the_data_it_was_trained_on_are_shown(tmp_path, capsys):
+    model = trained_on(tmp_path / "model", "digits", DIGITS)
+    main(["inspect", str(model), "--out", str(tmp_path / "report")])
+    said = capsys.readouterr().out
+    assert "note: No image was given: the model is shown on 24 pictures of digits (test), the data it was" in said
+    numbers = json.loads((tmp_path / "report/numbers.json").read_text())
+    assert numbers["images"] == {"n": 24, "drawn_by_the_program": False, "with_maps": 6}
+    assert {each["image"] for each in numbers["maps"]} <= set(open_source("digits").split("test").ids)
+
+
+def test_data_that_is_not_there_is_replaced_by_drawings(tmp_path):
+    others = [("digits", ("cat", "dog")), ("hf:nobody/nothing", DIGITS), ("s3://nowhere/shards", DIGITS)]
+    for place, (source, names) in enumerate(others):
+        other = vitrail.load(trained_on(tmp_path / f"{place}", source, names))
+        assert of_training(other, 4) is None, source
+    model = vitrail.load(trained_on(tmp_path / "model", "photos-that-were-moved-away", DIGITS))
+    numbers = vitrail.inspect.report(model, None, tmp_path / "report")
+    assert numbers["images"]["drawn_by_the_program"]
+    assert "four drawings" in numbers["notes"][0]

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.cli.together import BROKEN, MOST, ending
+from vitrail.cli.launching import without
 
 ROOT = Path(__file__).parents[2]
 COUNTS = range(1, MOST + 1)
@@ -137,3 +138,9 @@ def test_what_cannot_be_done_is_said_once(jobs):
         assert message in told[0][2]
         if "--processes" not in message:
             assert told[1][2] == "", told
+
+
+def test_a_flag_goes_with_its_value():
+    arguments = ["train", "digits", "--processes", "2", "--out", "run", "--seed", "1"]
+    assert without(arguments, "--processes") == ["train", "digits", "--out", "run", "--seed", "1"]
+    assert without(["train", "--processes=2", "--seed=1"], "--processes") == ["train", "--seed=1"]

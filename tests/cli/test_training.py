@@ -1,6 +1,7 @@
 """train, finetune and evaluate as a person runs them, and what they say when something is wrong."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,11 @@ def test_finetune_says_what_it_chose(trained):
     flags = ["--steps", "5", "--out", "tuned", "--model.image-size", "16"]
     result = run("finetune", "run", "--data", "digits", *flags, cwd=trained)
     assert result.returncode == 0, result.stderr
-    assert "sgd lr 0.01, batch 32, 5 steps" in result.stderr
-    assert "the head is new" in result.stderr or "10 classes" in result.stderr
+    assert "sgd lr 0.003, batch 32, 5 steps" in result.stderr
+    assert re.search(r"features of [0-9,]+ images in [0-9.]+ s, [0-9]+ images/s", result.stderr)
+    assert re.search(r"probe: [0-9.]+% of 180 val images right, by .*; tuned/probe can be used", result.stderr)
+    assert "the head is new" not in result.stderr, "it is solved before the first step"
+    assert re.search(r"test accuracy [0-9.]+% over 180 images, 0 skipped, (by|fine-tuned;) the probe", result.stdout)
     assert vitrail.load(trained / "tuned").config.rows_columns == (16, 16)
     assert "report.html" in result.stdout
 
@@ -131,3 +135,19 @@ def test_a_compiled_run_learns_the_same(tmp_path):
         losses[name] = [record["loss"] for record in map(json.loads, lines) if record["kind"] == "train"]
     assert len(losses["plain"]) == 5
     np.testing.assert_allclose(losses["compiled"], losses["plain"], atol=1e-4)
+
+
+def test_a_run_of_numbered_classes_keeps_the_order_it_began_with(tmp_path):
+    """Earlier versions sorted numbers as text; their runs go on with the classes they know."""
+    photo_folder(tmp_path / "photos", {"1": 8, "2": 8, "10": 8})
+    small = ["--model.image-size", "16", "--model.patch-size", "8", "--model.depth", "1", "--model.channels", "3"]
+    small += ["--preprocessing.mean", "0.5", "0.5", "0.5", "--preprocessing.std", "0.5", "0.5", "0.5"]
+    short = ["--steps", "2", "--batch-size", "8", "--evaluate-every", "1", "--out", "run"]
+    begun = run("train", "digits", "--data", "photos", *small, *short, cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    assert vitrail.load(tmp_path / "run").card.label_names == ("1", "2", "10")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    (tmp_path / "run/config.json").write_text(json.dumps(config | {"classes": ["1", "10", "2"]}))
+    again = run("train", "--out", "run", "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert vitrail.load(tmp_path / "run/bundle").card.label_names == ("1", "10", "2")

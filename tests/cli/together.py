@@ -24,15 +24,16 @@ import torch.distributed as dist
 from PIL import Image
 
 import vitrail
+import vitrail.cli
 import vitrail.inference.engines.torch
-import vitrail.inference.shares as shares
 from tests.conftest import toy
 from vitrail.cli import embed, evaluate, predict
 from vitrail.cli import main as vitrail_main
 from vitrail.config import Preprocessing
 from vitrail.errors import UserError
-from vitrail.evaluation import accuracy
-from vitrail.inference import parquet
+from vitrail.evaluation import measure as measuring
+from vitrail.inference.jobs import parquet
+from vitrail.inference.jobs.process_files import ProcessFile
 
 MOST = 33
 BROKEN = 5
@@ -52,8 +53,7 @@ def nothing() -> None:
 def go(commands: Sequence[Command], count: int, before: Callable[[], None] = nothing) -> list[list[Any]]:
     """Each command by `count` processes; `before` is called once in each. For each command the (status, stdout,
     stderr) of every process; what a process did not come to is None."""
-    # The parent keeps the place where they meet, for all commands: opening one for each takes longer than the commands.
-    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store_pid, port = store_server()
     pipes, children = [], []
     for rank in range(count):
         reader, writer = os.pipe()
@@ -62,7 +62,7 @@ def go(commands: Sequence[Command], count: int, before: Callable[[], None] = not
             os.close(reader)
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count}
             os.environ.update({name: str(value) for name, value in place.items()})
-            store = dist.TCPStore("127.0.0.1", meeting.port, is_master=False)
+            store = dist.TCPStore("127.0.0.1", port, is_master=False)
             before()
             with os.fdopen(writer, "w") as stream:
                 for number, command in enumerate(commands):
@@ -78,9 +78,29 @@ def go(commands: Sequence[Command], count: int, before: Callable[[], None] = not
     for pipe in pipes:
         with pipe:
             told.append([json.loads(line) for line in pipe])
-    for pid in children:
+    os.kill(store_pid, signal.SIGKILL)
+    for pid in (*children, store_pid):
         os.waitpid(pid, 0)
     return [[each[place] if place < len(each) else None for each in told] for place in range(len(commands))]
+
+
+def store_server() -> tuple[int, int]:
+    """Starts a process that holds the store where the others meet, and returns its number and the store's port.
+
+    One store serves all commands: opening one for each takes longer than the commands. It is not in this process: its
+    thread looks up the names of those who connect, and a process forked meanwhile would wait for the resolver's lock
+    for good.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, f"{store.port}\n".encode())
+        while True:
+            signal.pause()
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        return pid, int(stream.readline())
 
 
 def outcome(command: Command) -> tuple[int, str, str]:
@@ -102,14 +122,14 @@ def die_after(rows: int, only: int | None = None) -> Callable[[], None]:
 
     def install() -> None:
         parquet._PART_ROWS = 2
-        original = shares.Share.write
+        original = ProcessFile.write
 
-        def write(self: shares.Share, new: Any) -> None:
+        def write(self: ProcessFile, new: Any) -> None:
             original(self, new)
             if only in (None, int(os.environ["RANK"])) and self.rows - self.count >= rows:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        shares.Share.write = write
+        ProcessFile.write = write
 
     return install
 
@@ -117,7 +137,7 @@ def die_after(rows: int, only: int | None = None) -> Callable[[], None]:
 def refuse_in_second() -> None:
     """The disk of the second process is full."""
     if os.environ["RANK"] == "1":
-        shares.Share.write = lambda *_: (_ for _ in ()).throw(UserError("there is no room left"))
+        ProcessFile.write = lambda *_: (_ for _ in ()).throw(UserError("there is no room left"))
 
 
 def lose_the_second(folder: Path) -> Callable[[], None]:
@@ -128,7 +148,7 @@ def lose_the_second(folder: Path) -> Callable[[], None]:
             raise UserError(f"{folder} is on fire")
 
         if os.environ["RANK"] == "1":
-            accuracy.measure = measure
+            measuring.measure = measure
 
     return install
 
@@ -172,6 +192,7 @@ def model(folder: Path) -> Path:
 
 def main(out: Path) -> None:
     torch.set_num_threads(1)
+    vitrail.cli.SECONDS_TO_BE_ENDED = 0.0  # no launcher is here to end a process
     bundle = model(out / "model")
     # Once before the processes are forked: what commands import when they run need not be imported by each of them.
     data, photos = labelled(out / "data", 3), fill(out / "photos", 2)

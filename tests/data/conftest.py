@@ -85,6 +85,6 @@ def check_whole(source: Source) -> None:
             assert np.array_equal(pixels, decode(copy.split(split.name).read(index)))
             place = list(everything.ids).index(sample.id)
             assert np.array_equal(pixels, decode(everything.read(place)))
-            assert everything.labels[place] == sample.label
+            assert everything.labels[place] == sample.target
     with pytest.raises(IndexError):
         everything[len(everything)]

@@ -241,3 +241,28 @@ def test_checking_files_does_not_need_torch(tmp_path):
         "assert 'torch' not in sys.modules; assert 'tyro' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_pictures_whose_gradients_differ_are_not_near():
+    """In at most ten of the 64 bits; the thumbnails here are the same."""
+    thumbnails = np.tile(np.arange(256, dtype=np.uint8), (2, 1))
+    bits = [bit for bit in range(64) if bit % 4]  # of one band none, so that the two are compared at all
+    for count in (1, 10, 11, 20):
+        other = sum(1 << bit for bit in bits[:count])
+        groups, _ = near_groups(np.array([0, other], dtype=np.uint64), thumbnails)
+        assert bool(groups) == (count <= 10)
+
+
+def test_a_folder_that_holds_other_things_is_refused_and_left_as_it_was(tmp_path, capsys):
+    write_class_folders(tmp_path / "pets", {"ant": 4, "bee": 4})
+    out = tmp_path / "out"
+    main(["data", "check", str(tmp_path / "pets"), "--out", str(out)])
+    main(["data", "check", str(tmp_path / "pets"), "--out", str(out)])
+    assert {each.name for each in out.iterdir()} == {"check.html", "check.json"}, "an earlier report is replaced"
+    (out / "thesis.txt").write_text("precious")
+    before = (out / "check.json").stat().st_mtime_ns
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "check", str(tmp_path / "pets"), "--out", str(out)])
+    assert ended.value.code == 2
+    assert "holds 'thesis.txt', which no report of ours left" in capsys.readouterr().err
+    assert (out / "check.json").stat().st_mtime_ns == before

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.data.draws import Draws, permutation
+from vitrail.random_stream import Draws, permutation
 
 
 def test_a_key_gives_the_same_numbers_for_ever():

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.data.conftest import encoded, picture, smooth, write_class_folders
 from vitrail.config import DataConfig, Preprocessing, TransformConfig
 from vitrail.data import Split, decode, open_source
-from vitrail.data.draws import Draws
 from vitrail.data.loader import Batch, EvaluationLoader, Normaliser, TrainingLoader, default_workers
 from vitrail.data.transforms import TrainingTransform
 from vitrail.errors import UserError
+from vitrail.random_stream import Draws
 
 SMALL = Preprocessing(image_size=16)
 EVERYTHING = TransformConfig(
@@ -40,7 +40,7 @@ def same(one: Batch, other: Batch) -> bool:
     return (
         soft
         and torch.equal(one.images, other.images)
-        and torch.equal(one.labels, other.labels)
+        and torch.equal(one.targets, other.targets)
         and (one.ids, one.bad, one.position) == (other.ids, other.bad, other.position)
     )
 
@@ -165,13 +165,13 @@ def test_processes_share_the_global_batch(world_size):
 
 def test_labels_and_targets():
     plain = stream(in_memory(9), TransformConfig(crop="pad"), 1)[0]
-    assert plain.targets is None
+    assert plain.soft is None
     assert plain.images.dtype == torch.float32
     assert plain.images.shape == (8, 3, 16, 16)
-    assert plain.labels.tolist() == [int(name[-6:]) % 3 for name in plain.ids]
+    assert plain.targets.tolist() == [int(name[-6:]) % 3 for name in plain.ids]
     soft = stream(in_memory(9), TransformConfig(crop="pad", label_smoothing=0.3), 1)[0]
-    assert soft.targets.shape == (8, 3)
-    assert soft.targets.argmax(dim=1).tolist() == soft.labels.tolist()
+    assert soft.soft.shape == (8, 3)
+    assert soft.soft.argmax(dim=1).tolist() == soft.targets.tolist()
     unlabelled = Split.of_array("train", np.zeros((4, 16, 16, 3), np.uint8), [0, 1, -1, 0])
     with pytest.raises(UserError, match="need a label"):
         stream(unlabelled, TransformConfig(crop="pad", mixup=0.1), 1)
@@ -248,7 +248,7 @@ def test_evaluation_takes_every_sample_exactly_once(batch_size):
             assert [name for batch in batches for name in batch.ids] == list(split.ids)
             assert len(batches) == len(loader)
             assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-            assert all(len(batch.images) == len(batch.labels) == len(batch.ids) for batch in batches)
+            assert all(len(batch.images) == len(batch.targets) == len(batch.ids) for batch in batches)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
@@ -323,3 +323,21 @@ def test_senseless_requests_are_refused():
     with pytest.raises(UserError, match="batch size"):
         stream(in_memory(3), TransformConfig(), 1, batch_size=0)
     assert default_workers(in_memory(3)) == 1
+
+
+def test_every_view_is_drawn_for_itself():
+    config = TransformConfig(crop="inception", area=(0.2, 0.5))
+    for batch in stream(in_memory(20), config, 3, views=[(config, SMALL)] * 2):
+        views = [batch.images, *batch.views]
+        for one, other in itertools.combinations(views, 2):
+            assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_each_process_mixes_its_part_for_itself():
+    pictures = np.stack([smooth(16, 16, seed=index) for index in range(40)])
+    split = Split.of_array("train", pictures, np.arange(40))
+    config = TransformConfig(crop="pad", mixup=1.0)
+    for step in range(3):
+        parts = [stream(split, config, 3, num_classes=40, rank=rank, world_size=2)[step] for rank in (0, 1)]
+        shares = [set(part.soft[part.soft > 0].tolist()) for part in parts]
+        assert shares[0] & shares[1] <= {1.0}, "1 where a picture was mixed with itself"

@@ -151,3 +151,16 @@ def test_what_a_configuration_asks_for(sharded):
         DataConfig(shuffle_buffer=0)
     chosen = DataConfig(shuffle="shards", shuffle_buffer=5)
     assert DataConfig.from_json(chosen.to_json()) == chosen
+
+
+def test_another_seed_orders_shards_and_their_samples_otherwise():
+    shards = np.repeat(np.arange(20), 50)
+
+    def shards_in_turn(seed: int) -> list[int]:
+        order = ShardOrder(shards, seed, 1, buffer=50)
+        return [int(shards[order.at(50 * block)[1]]) for block in range(20)]
+
+    assert sorted(shards_in_turn(0)) == sorted(shards_in_turn(1)) == list(range(20))
+    assert shards_in_turn(0) != shards_in_turn(1)
+    one, other = ShardOrder(np.zeros(50, int), 0), ShardOrder(np.zeros(50, int), 1)
+    assert [one.at(place)[1] for place in range(50)] != [other.at(place)[1] for place in range(50)]

@@ -12,6 +12,7 @@ from vitrail.config import DataConfig
 from vitrail.data import BadImage, files_split, open_data, open_source
 from vitrail.data.sources import embedded
 from vitrail.errors import UserError
+from vitrail.tasks.base import sorted_classes
 
 # The embedded sources
 
@@ -62,6 +63,30 @@ def test_a_folder_of_class_folders(folder):
         ["ant"] * 10 + ["bee"] * 10 + ["cat"] * 20
     )
     check_whole(source)
+
+
+def test_numbered_classes_sort_as_numbers(tmp_path):
+    names = [str(number) for number in range(1, 12)]
+    write_class_folders(tmp_path / "numbers", dict.fromkeys(names, 3))
+    source = open_source(tmp_path / "numbers")
+    assert source.classes == tuple(names)
+    for split in source.splits.values():
+        assert list(split.ids) == sorted(split.ids), "which samples train, and their order, is as it was"
+        assert [source.classes[label] for label in split.labels] == [Path(each).parent.name for each in split.ids]
+    write_class_folders(tmp_path / "mixed", dict.fromkeys(["1", "10", "2", "b"], 3))
+    assert open_source(tmp_path / "mixed").classes == ("1", "10", "2", "b")
+    assert sorted_classes(["007", "10", "9", "08"]) == ("007", "08", "9", "10")
+
+
+def test_classes_in_another_order_are_the_same_labels_by_name(tmp_path):
+    write_class_folders(tmp_path, {"1": 4, "2": 4, "10": 4})
+    source = open_source(tmp_path)
+    moved = source.with_classes(["1", "10", "2"])
+    assert moved.fingerprint() == source.fingerprint()
+    for name, split in source.splits.items():
+        again = moved.split(name)
+        assert list(again.ids) == list(split.ids)
+        assert [moved.classes[each] for each in again.labels] == [source.classes[each] for each in split.labels]
 
 
 @pytest.mark.parametrize("val", ["val", "valid", "Validation"])
@@ -190,7 +215,7 @@ def test_any_files_can_be_read_without_labels(folder, monkeypatch):
     monkeypatch.chdir(folder)
     split = files_split(["ant/000.png", folder / "bee" / "001.png", "missing.png"])
     assert list(split.ids) == ["ant/000.png", str(folder / "bee" / "001.png"), "missing.png"]
-    assert split[0].label is None
+    assert split[0].target is None
     assert split.read(1) == (folder / "bee" / "001.png").read_bytes()
     with pytest.raises(BadImage, match="No such file"):
         split.read(2)

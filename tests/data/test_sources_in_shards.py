@@ -69,7 +69,7 @@ def test_parquet_without_a_label_or_bytes(tmp_path):
     write_parquet(tmp_path / "x.parquet", {"image": pa.array(contents, pa.binary()), "label": labels})
     source = open_source(tmp_path / "*.parquet", val_fraction=0, test_fraction=0)
     split = source.split("train")
-    assert split[6].label is None
+    assert split[6].target is None
     with pytest.raises(BadImage, match="no bytes"):
         split.read(6)
     with pytest.raises(BadImage, match="not an image"):
@@ -80,7 +80,6 @@ def test_parquet_without_a_label_or_bytes(tmp_path):
     ("columns", "message"),
     [
         ({"a": [1], "label": [0]}, "no column of images"),
-        ({"image": [b"x"], "a": [0]}, "no column of labels"),
         ({"image": [b"x"], "label": [0.5]}, "0.5"),
         ({"image": [b"x"], "label": [-7]}, "-7 is negative"),
     ],
@@ -190,7 +189,7 @@ def test_shards_without_a_label_or_an_image(tmp_path):
     source = open_source(tmp_path, val_fraction=0, test_fraction=0)
     assert source.classes == ("x", "y", "z")
     split = source.split("train")
-    assert [split[index].label for index in range(5)] == [0, 1, 2, 0, None]
+    assert [split[index].target for index in range(5)] == [0, 1, 2, 0, None]
     assert "1 sample(s) without an image" in source.notes[0]
 
 

@@ -1,6 +1,7 @@
 """Evaluation is timm's to the pixel; augmentation is a pure function of content and draws, and does what it says."""
 
 import io
+import math
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from PIL import Image
 
 from tests.data.conftest import encoded, picture, smooth
 from vitrail.config import Preprocessing, TransformConfig
-from vitrail.data.draws import Draws
 from vitrail.data.geometry import evaluation_crop, inception_box, shrink_factor
 from vitrail.data.loader import Normaliser
-from vitrail.data.mixing import mix, soft_targets
-from vitrail.data.randaugment import OPERATIONS
+from vitrail.data.mixing import cut_box, mix
+from vitrail.data.randaugment import OPERATIONS, randaugment
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform, erase, shift
 from vitrail.errors import UserError
+from vitrail.random_stream import Draws
+from vitrail.tasks.classification.head import soft_labels
 
 GREY = {"mean": (0.5,), "std": (0.5,)}
 
@@ -283,10 +285,10 @@ def test_fields_that_make_no_sense_are_refused():
 
 
 def test_label_smoothing_spreads_what_it_takes():
-    targets = soft_targets(torch.tensor([2, 0]), 4, 0.1)
+    targets = soft_labels(torch.tensor([2, 0]), 4, 0.1)
     assert torch.allclose(targets[0], torch.tensor([0.025, 0.025, 0.925, 0.025]))
     assert torch.allclose(targets.sum(dim=1), torch.ones(2))
-    assert torch.equal(soft_targets(torch.tensor([1]), 3, 0.0), torch.tensor([[0.0, 1.0, 0.0]]))
+    assert torch.equal(soft_labels(torch.tensor([1]), 3, 0.0), torch.tensor([[0.0, 1.0, 0.0]]))
 
 
 def one_hot_batch(count: int = 8, side: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
@@ -330,3 +332,72 @@ def test_mixing_happens_as_often_as_asked_and_by_both_kinds():
     alone, same = mix(images[:1], targets[:1], TransformConfig(mixup=1.0), 0, 0, 0)
     assert torch.equal(alone, images[:1])
     assert torch.equal(same, targets[:1])
+
+
+def test_the_cut_has_the_area_that_is_not_kept():
+    boxes = [cut_box(40, 80, 0.75, draws(seed)) for seed in range(200)]
+    areas = [(bottom - top) * (right - left) for top, bottom, left, right in boxes]
+    assert max(areas) == 20 * 40, "a quarter, where nothing is clipped"
+    assert min(areas) < 20 * 40, "and some are"
+
+
+def test_random_crops_are_as_often_wide_as_high():
+    boxes = [inception_box((300, 300), (0.1, 0.2), (1 / 3, 3), draws(seed)) for seed in range(1000)]
+    assert 450 < sum(right - left > bottom - top for left, top, right, bottom in boxes) < 550
+    edges = np.array([inception_box((8, 8), (0.3, 0.5), (1, 1), draws(seed)) for seed in range(300)])
+    assert edges.min(axis=0)[:2].tolist() == [0, 0]
+    assert edges.max(axis=0)[2:].tolist() == [8, 8], "they reach every edge"
+
+
+def changed_by(pixels: np.ndarray, **fields) -> np.ndarray:
+    """One random transform that does nothing but what the fields say."""
+    config = TransformConfig(**{"crop": "pad", "padding": 0, "flip": 0.0, **fields})
+    return TrainingTransform(config, Preprocessing(image_size=pixels.shape[0]))(pixels, draws(0))
+
+
+def test_a_vertical_flip_is_upside_down_and_no_mirror():
+    pixels = smooth(20, 20)
+    assert np.array_equal(changed_by(pixels, vertical_flip=1.0), pixels[::-1])
+    assert np.array_equal(changed_by(pixels, flip=1.0), pixels[:, ::-1])
+
+
+def test_erasing_fills_as_configured():
+    white = np.full((40, 40, 3), 255, np.uint8)
+    mean = changed_by(white, erase=1.0, erase_fill="mean")
+    assert set(np.unique(mean).tolist()) == {128, 255}
+    noise = changed_by(white, erase=1.0, erase_fill="noise")
+    assert len(np.unique(noise)) > 10
+
+
+def test_randaugment_has_a_tenth_of_its_strength_at_magnitude_1():
+    planes = (picture(30, 40),)
+    config = TransformConfig(
+        randaugment_layers=1, randaugment_magnitude=1, randaugment_std=0, randaugment_probability=1.0
+    )
+    for seed in range(40):
+        (found,) = randaugment(planes, config, draws(seed), (128,) * 3)
+        again = draws(seed)
+        operation, _, _ = OPERATIONS[again.integer(len(OPERATIONS))], again.chance(1.0), again.normal()
+        (expected,) = operation(planes, 0.1, again, (128,) * 3)
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_what_has_a_direction_goes_either_way():
+    planes = (picture(30, 40),)
+    ways = [len({each(planes, 0.5, draws(seed), (0,) * 3)[0].tobytes() for seed in range(20)}) for each in OPERATIONS]
+    # autocontrast, equalize, invert, rotate; posterize, both solarizes; four colours, two shears, two shifts
+    assert ways == [1, 1, 1, 2, 1, 1, 1, *[2] * 8]
+
+
+def test_a_turn_is_in_degrees_and_goes_either_way():
+    pixels = np.zeros((101, 101, 1), np.uint8)
+    pixels[8:13, 48:53] = 255  # above the centre
+    config = TransformConfig(crop="pad", padding=0, flip=0, rotate=20)
+    transform = TrainingTransform(config, Preprocessing(image_size=101, **GREY))
+    angles = []
+    for seed in range(60):
+        turned = transform(pixels, draws(seed))[:, :, 0].astype(float)
+        down, right = ((turned.sum(axis=axis) * np.arange(101)).sum() / turned.sum() - 50 for axis in (1, 0))
+        angles.append(math.degrees(math.atan2(right, -down)))
+    assert -20.5 < min(angles) < -15
+    assert 15 < max(angles) < 20.5

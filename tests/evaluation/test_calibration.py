@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.evaluation.accuracy import BINS, Accuracy, calibration
+from vitrail.tasks import Meaning
+from vitrail.tasks.classification.calibration import BINS, calibration
+from vitrail.tasks.classification.meter import Accuracy
 
 
 def test_an_example_worked_by_hand():
@@ -40,9 +42,9 @@ def test_it_is_what_a_plain_loop_gives(pairs):
 
 
 def test_the_score_is_the_probability_of_the_answer():
-    accuracy = Accuracy(("a", "b"))
+    accuracy = Accuracy(Meaning(("a", "b")))
     logits = torch.tensor([[3.0, 0.0]] * 4)
     accuracy.add(list("wxyz"), torch.tensor([0, 0, 0, 1]), logits)
     sure = float(torch.sigmoid(torch.tensor(3.0)))
     assert accuracy.result()["ece"] == pytest.approx(abs(sure - 0.75), abs=1e-6)
-    assert Accuracy(("a", "b")).result()["ece"] == 0
+    assert Accuracy(Meaning(("a", "b"))).result()["ece"] == 0

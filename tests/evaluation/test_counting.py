@@ -12,10 +12,12 @@ from torch import nn
 from tests.conftest import toy
 from vitrail.config import Preprocessing
 from vitrail.data import BadImage, Split, files_split
-from vitrail.data.loader import EvaluationLoader
+from vitrail.data.loader import Batch, EvaluationLoader
 from vitrail.errors import UserError
-from vitrail.evaluation.accuracy import Accuracy, measure
 from vitrail.evaluation.features import extract
+from vitrail.evaluation.measure import measure
+from vitrail.tasks import Meaning
+from vitrail.tasks.classification.meter import Accuracy
 
 CLASSES = tuple("abcdefg")
 PIXELS = Preprocessing(image_size=2, mean=(0.5,), std=(0.5,), crop="squash")
@@ -56,7 +58,7 @@ def on_disk(files: list[Path], count: int) -> Split:
 
 def check(split: Split, batch_size: int, workers: int, expected: tuple[int, int, float]) -> None:
     loader = EvaluationLoader(split, PIXELS, batch_size=batch_size, workers=workers)
-    accuracy = measure(FromBrightness(), loader, Accuracy(CLASSES), torch.device("cpu"))
+    accuracy = measure(FromBrightness(), loader, Accuracy(Meaning(CLASSES)), torch.device("cpu"))
     told = f"{len(split)} samples, batches of {batch_size}, {workers} workers"
     assert [name for name, *_ in accuracy.kept] == list(split.ids), told
     assert accuracy.confusion.sum() == accuracy.n == len(split), told
@@ -102,7 +104,7 @@ def test_features_are_the_models_own_in_order():
     for batch_size in (1, 4, 13, 20):
         found = extract(model, EvaluationLoader(split, preprocessing, batch_size=batch_size), torch.device("cpu"))
         assert found.ids == list(split.ids)
-        assert found.labels.tolist() == labels_of(13).tolist()
+        assert found.targets.tolist() == labels_of(13).tolist()
         assert found.values.dtype == torch.float32
         torch.testing.assert_close(found.values, model.eval().features(whole.images).detach(), atol=1e-5, rtol=1e-5)
         model.train()
@@ -118,7 +120,7 @@ def test_what_cannot_be_read_is_skipped_and_said(tmp_path, files):
     split = Split("test", split.ids, np.array([0, *labels_of(4), 0]), split.reader, split.rows)
     for batch_size in (1, 2, 6):
         loader = EvaluationLoader(split, PIXELS, batch_size=batch_size)
-        result = measure(FromBrightness(), loader, Accuracy(CLASSES), torch.device("cpu")).result()
+        result = measure(FromBrightness(), loader, Accuracy(Meaning(CLASSES)), torch.device("cpu")).result()
         assert (result["n"], result["skipped"]) == (4, 2)
         found = extract(FromBrightness(), loader, torch.device("cpu"))  # pyright: ignore[reportArgumentType]
         assert (len(found), found.skipped) == (4, 2)
@@ -132,14 +134,14 @@ def test_a_sample_without_a_label_is_never_scored_as_one_of_the_last_class():
     for mapping in (None, np.arange(7)):
         loader = EvaluationLoader(split, PIXELS, batch_size=2)
         with pytest.raises(UserError, match="test/000001: has no label"):
-            measure(FromBrightness(), loader, Accuracy(CLASSES, mapping), torch.device("cpu"))
+            measure(FromBrightness(), loader, Accuracy(Meaning(CLASSES), mapping), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("output", [math.nan, math.inf])
 def test_outputs_that_are_no_numbers_are_refused_and_not_scored(output):
     logits = torch.zeros(3, 7)
     logits[1, 4] = output
-    accuracy = Accuracy(CLASSES)
+    accuracy = Accuracy(Meaning(CLASSES))
     with pytest.raises(UserError, match="second: the model's outputs are not numbers"):
         accuracy.add(["first", "second", "third"], torch.zeros(3, dtype=torch.long), logits)
     assert accuracy.n == 0
@@ -152,8 +154,42 @@ def test_the_mode_comes_back_when_reading_fails():
         raise BadImage("gone")
         yield
 
-    for run in (lambda: measure(model, failing(), Accuracy(CLASSES), torch.device("cpu")),
+    for run in (lambda: measure(model, failing(), Accuracy(Meaning(CLASSES)), torch.device("cpu")),
                 lambda: extract(model, failing(), torch.device("cpu"))):  # fmt: skip
         with pytest.raises(BadImage):
             run()
         assert model.training
+
+
+def test_the_confusion_has_true_classes_in_rows_and_classes_are_scored_by_their_own_samples():
+    logits = torch.eye(7)[torch.tensor([1, 1, 0, 1, 2])]
+    parts = [Accuracy(Meaning(CLASSES)), Accuracy(Meaning(CLASSES))]
+    parts[0].add(["v", "w", "x"], torch.tensor([0, 0, 0]), logits[:3])
+    parts[1].add(["y", "z"], torch.tensor([1, 2]), logits[3:])
+    found = parts[0].of_all(parts, ["v", "w", "x", "y", "z"])
+    expected = np.zeros((7, 7), int)
+    expected[0, 1], expected[0, 0], expected[1, 1], expected[2, 2] = 2, 1, 1, 1
+    assert found.confusion.tolist() == expected.tolist()
+    result = found.result()
+    assert (result["n"], result["top1"], result["top5"]) == (5, 0.6, 1.0)
+    assert {name: (each["n"], each["top1"]) for name, each in result["per_class"].items()} == {
+        "a": (3, pytest.approx(1 / 3)),
+        "b": (1, 1.0),
+        "c": (1, 1.0),
+    }
+    assert [row[:3] for row in found.kept] == [
+        *(("v", 0, 1), ("w", 0, 1), ("x", 0, 0)),
+        *(("y", 1, 1), ("z", 2, 2)),
+    ]
+
+
+def test_a_model_is_measured_in_evaluation_mode_and_left_as_it_was():
+    model = toy(dropout=0.5).train()
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    batch = Batch(images, torch.arange(4), list("wxyz"))
+    found = measure(model, [batch], Accuracy(Meaning(CLASSES)), torch.device("cpu"))
+    assert model.training
+    plain = Accuracy(Meaning(CLASSES))
+    with torch.no_grad():
+        plain.add(batch.ids, batch.targets, model.eval()(images))
+    assert found.loss == pytest.approx(plain.loss)

@@ -7,9 +7,13 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+from tests.conftest import pictures, toy
+from vitrail.data.loader import Batch
 from vitrail.evaluation import few_shot
-from vitrail.evaluation.features import Features
-from vitrail.evaluation.few_shot import draw, evaluate, short_classes, solve
+from vitrail.evaluation.features import Features, extract
+from vitrail.evaluation.few_shot import L2, draw, evaluate, short_classes
+from vitrail.tasks import ridge
+from vitrail.tasks.classification.closed_form import solve
 
 MORE_SAMPLES, MORE_FEATURES = (300, 20), (30, 200)
 
@@ -50,7 +54,7 @@ def test_it_agrees_with_scikit_learns_ridge(shape):
     features, labels = material(*shape)
     x, y = prepared(features), targets(labels, 5)
     theirs = Ridge(alpha=1024.0, fit_intercept=False, solver="svd").fit(x, y)
-    found = solve(features, labels, 5)
+    found = solve(features, labels, 5, L2)
     np.testing.assert_allclose(found.weights.numpy(), theirs.coef_.T, atol=1e-6, rtol=1e-6)
     queries, _ = material(200, shape[1], seed=1)
     answers = theirs.predict(prepared(queries, features)).argmax(axis=1)
@@ -60,15 +64,15 @@ def test_it_agrees_with_scikit_learns_ridge(shape):
 @pytest.mark.parametrize("shape", [MORE_SAMPLES, MORE_FEATURES])
 def test_parts_of_rows_change_nothing(shape, monkeypatch):
     features, labels = material(*shape)
-    whole = solve(features, labels, 5)
-    monkeypatch.setattr(few_shot, "_ROWS", 7)
-    parts = solve(features, labels, 5)
+    whole = solve(features, labels, 5, L2)
+    monkeypatch.setattr(ridge, "_ROWS", 7)
+    parts = solve(features, labels, 5, L2)
     torch.testing.assert_close(parts.weights, whole.weights, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(parts.scores(features), whole.scores(features), atol=1e-9, rtol=1e-9)
 
 
 def test_the_constants_are_the_papers():
-    assert (few_shot.L2, few_shot.BIAS, few_shot.EPSILON) == (1024.0, 100.0, 1e-5)
+    assert (few_shot.L2, ridge.BIAS, ridge.EPSILON) == (1024.0, 100.0, 1e-5)
     assert (few_shot.SHOTS, few_shot.SEEDS) == ((1, 5, 10, 25), 3)
 
 
@@ -115,9 +119,9 @@ def test_rows_are_what_the_methods_reach_on_the_shots():
     ]  # fmt: skip
     by_hand = []
     for seed in range(3):
-        chosen = draw(train.labels, 25, seed)
-        answers = solve(train.values[chosen], train.labels[chosen], 4).scores(test.values).argmax(dim=1)
-        by_hand.append(float((answers == test.labels).double().mean()))
+        chosen = draw(train.targets, 25, seed)
+        answers = solve(train.values[chosen], train.targets[chosen], 4, L2).scores(test.values).argmax(dim=1)
+        by_hand.append(float((answers == test.targets).double().mean()))
     row = rows[3].to_json()
     assert {"shots", "method", "mean", "std", "seeds"} <= set(row)
     assert row["accuracies"] == by_hand
@@ -129,3 +133,14 @@ def test_rows_are_what_the_methods_reach_on_the_shots():
     assert rows[-1].std == 0
     again = list(evaluate(train, test, 4, shots=(1, 25, "all"), methods=("ridge", "knn", "probe"), seeds=3))
     assert again == rows
+
+
+def test_features_are_of_a_model_in_evaluation_mode():
+    model = toy(dropout=0.5).train()
+    images = pictures(model, batch=5)
+    batches = [Batch(images[:3], torch.arange(3), list("abc")), Batch(images[3:], torch.arange(2), list("de"))]
+    found = extract(model, batches, torch.device("cpu"))
+    assert model.training, "it is left as it was"
+    with torch.no_grad():
+        torch.testing.assert_close(found.values, model.eval().features(images), atol=1e-6, rtol=1e-6)
+    assert (found.ids, found.targets.tolist()) == (list("abcde"), [0, 1, 2, 0, 1])

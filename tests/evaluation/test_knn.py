@@ -40,6 +40,16 @@ def test_weighted_votes_equal_a_plain_loop():
     assert (plain != found).any(), "the weights matter on this material"
 
 
+def test_by_default_twenty_neighbours_vote_at_dinos_temperature():
+    """0.07 and 20 neighbours, as DINO's own evaluation has them."""
+    train, labels, queries = material(400, 300, 8, 10)
+    found = knn.classify(train, labels, queries, num_classes=10)
+    for k in (10, 19, 20, 21, 30):
+        for temperature in (0.01, 0.05, 0.06, 0.07, 0.08, 0.1, 0.2, 0.7, None):
+            other = knn.classify(train, labels, queries, num_classes=10, k=k, temperature=temperature)
+            assert torch.equal(other, found) == ((k, temperature) == (20, 0.07)), (k, temperature)
+
+
 def test_chunks_change_nothing(monkeypatch):
     train, labels, queries = material(70, 45, 8, 5)
     whole = knn.classify(train, labels, queries, num_classes=5)

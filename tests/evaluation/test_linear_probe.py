@@ -4,8 +4,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vitrail.evaluation import linear_probe
-from vitrail.evaluation.linear_probe import DEFAULT, GRID, held_out, train
+from vitrail.tasks.classification import logistic
+from vitrail.tasks.classification.logistic import DEFAULT, GRID, held_out, train
 
 
 def material(samples: int, width: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,18 +28,21 @@ def test_it_is_scikit_learns_minimum(samples, width, l2):
     torch.testing.assert_close(own, peer, atol=1e-4, rtol=0)
 
 
-def test_the_written_gradient_is_autograds_and_parts_change_nothing(monkeypatch):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_written_gradient_is_autograds_and_parts_change_nothing(weighted, monkeypatch):
     features, labels = material(50, 6, noise=1.0)
     generator = torch.Generator().manual_seed(3)
     variables = torch.randn(7, 4, dtype=torch.float64, generator=generator).requires_grad_(True)
     x = features.double()
     logits = x @ variables[:-1] + variables[-1]
-    loss = torch.nn.functional.cross_entropy(logits, labels) + 0.3 / 2 * variables[:-1].square().sum()
+    weights = torch.tensor([0.5, 3.0, 1.0, 2.0] if weighted else [1.0] * 4, dtype=torch.float64)
+    each = torch.nn.functional.cross_entropy(logits, labels, reduction="none") * weights[labels]
+    loss = each.mean() + 0.3 / 2 * variables[:-1].square().sum()
     (expected,) = torch.autograd.grad(loss, variables)
     for held in (1 << 22, 4 * 7, 1):
-        monkeypatch.setattr(linear_probe, "_LOGITS", held)
+        monkeypatch.setattr(logistic, "_LOGITS", held)
         with torch.no_grad():
-            value, gradient = linear_probe._objective(x, labels, variables, 0.3)
+            value, gradient = logistic._objective(x, labels, variables, weights, 0.3)
         torch.testing.assert_close(value, loss.detach())
         torch.testing.assert_close(gradient, expected)
 

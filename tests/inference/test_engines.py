@@ -53,7 +53,7 @@ def test_logits_and_features_are_within_a_ten_thousandth_of_torch(model, engines
     with torch.inference_mode():
         logits, features = model(images).numpy(), model.features(images).numpy()
     for name, engine in engines.items():
-        assert np.abs(engine.logits(images.numpy()) - logits).max() <= 1e-4, name
+        assert np.abs(engine.outputs(images.numpy()) - logits).max() <= 1e-4, name
         assert np.abs(engine.features(images.numpy()) - features).max() <= 1e-4, name
 
 
@@ -292,5 +292,5 @@ def test_every_engine_agrees_on_the_sample_photos(assets, tmp_path):
     assert best[0] == best[1] == best[2]
     images = pictures(real, 8)
     for batch in range(1, 9):
-        logits = [engine.logits(images[:batch].numpy()) for engine in engines]
+        logits = [engine.outputs(images[:batch].numpy()) for engine in engines]
         assert max(np.abs(each - logits[0]).max() for each in logits) <= 1e-4

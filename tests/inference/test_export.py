@@ -12,7 +12,9 @@ from tests.inference.conftest import described
 from vitrail.config import Preprocessing
 from vitrail.errors import UserError
 from vitrail.inference import export as exporting
-from vitrail.inference.checking import Comparison, compare, refuse_drop
+from vitrail.inference.accuracy_drop import estimate_drop
+from vitrail.inference.checking import CheckSet, compare, refusal_of_drop
+from vitrail.inference.engines.facts import Facts
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.engines.openvino import OpenVinoEngine
 from vitrail.inference.engines.torch import TorchEngine
@@ -69,7 +71,7 @@ def test_the_whole_family_exports_to_the_same_numbers(make, tmp_path):
                 logits, features = model(images).numpy(), model.features(images).numpy()
             assert np.abs(engine.features(images.numpy()) - features).max() <= 1e-4, engine.name
             if model.config.num_classes:
-                assert np.abs(engine.logits(images.numpy()) - logits).max() <= 1e-4, engine.name
+                assert np.abs(engine.outputs(images.numpy()) - logits).max() <= 1e-4, engine.name
 
 
 def test_the_onnx_file_is_clean(exported, model):
@@ -114,7 +116,7 @@ def test_weights_that_do_not_fit_into_one_file_lie_beside_it(model, tmp_path, mo
     written = export(model, tmp_path / "model.onnx")
     assert [file.name for file in written.files] == ["model.onnx", "model.onnx.data"]
     images = pictures(model, 2)
-    assert np.abs(OnnxEngine(written.files[0]).logits(images.numpy()) - model(images).detach().numpy()).max() <= 1e-4
+    assert np.abs(OnnxEngine(written.files[0]).outputs(images.numpy()) - model(images).detach().numpy()).max() <= 1e-4
 
 
 def test_what_is_refused_leaves_nothing_and_harms_nothing(model, tmp_path):
@@ -157,12 +159,29 @@ def test_another_size_of_images_is_noticed(tmp_path):
 
 def test_checking_counts_and_refuses(photos):
     model, other = described(toy()), described(randomised(toy(), seed=5))
-    same = compare(TorchEngine(model), TorchEngine(model), str(photos), split="all", batch_size=4)
+    pictures = CheckSet(Facts.of(model.config, model.card), str(photos), split="all", batch_size=4)
+    same = compare(TorchEngine(model), TorchEngine(model), pictures)
     assert (same.n, same.skipped, same.agreement, same.drop) == (10, 2, 1.0, 0.0)
-    refuse_drop(same, 0.0)
-    found = compare(TorchEngine(model), TorchEngine(other), str(photos), split="all", batch_size=4)
+    assert same.loss.within(0.0)
+    found = compare(TorchEngine(model), TorchEngine(other), pictures)
     assert found.agreement < 1
-    worse = Comparison(200, 0, 0.80, 0.785, 0.9, 10, 20)
-    refuse_drop(worse, 1.5)
-    with pytest.raises(UserError, match=r"by 1\.50 points, more than --max-drop 1 allows; nothing was written"):
-        refuse_drop(worse, 1.0)
+    logits = [np.concatenate([TorchEngine(each).outputs(images) for images, _ in pictures]) for each in (model, other)]
+    labels = np.concatenate([labels for _, labels in pictures])
+    assert found.loss == estimate_drop(*logits, labels)
+    right = [(each.argmax(axis=1) == labels).mean() for each in logits]
+    assert [found.top1_before, found.top1_after] == right
+    assert found.drop == pytest.approx(found.loss.counted)
+    assert not found.loss.within(1.0)
+    refusal = str(refusal_of_drop(found.loss, 1.0))
+    assert f"--max-drop 1 cannot be promised: at most {found.loss.bound:.2f} points lost" in refusal
+    assert "nothing was written" in refusal
+
+
+@pytest.mark.parametrize(
+    ("max_drop", "words"), [(60.0, "check on more pictures, about "), (1.0, "change the model less")]
+)
+def test_a_refusal_says_what_would_help(max_drop, words):
+    before = np.random.default_rng(0).normal(size=(12, 7))
+    after = before + 0.3 * np.random.default_rng(1).normal(size=(12, 7))
+    after[:3] = np.roll(before[:3], 1, axis=1)
+    assert words in str(refusal_of_drop(estimate_drop(before, after, before.argmax(axis=1)), max_drop))

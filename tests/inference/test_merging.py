@@ -12,8 +12,9 @@ from vitrail import UserError
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.export import export
 from vitrail.inference.merging import deal, join, match, merge_map, merged, schedule
+from vitrail.models.attention import Recorder
 from vitrail.models.build import create
-from vitrail.models.vit import Recorder, ViT
+from vitrail.models.vit import ViT
 
 KINDS = {
     "class": {},
@@ -227,7 +228,7 @@ def test_a_merged_model_exports_and_agrees_with_torch_at_any_batch(kind, tmp_pat
     for batch in (1, 2, 5, 8):
         images = pictures(model, batch, seed=batch)
         with torch.inference_mode():
-            np.testing.assert_allclose(engine.logits(images.numpy()), fewer(images).numpy(), atol=1e-4)
+            np.testing.assert_allclose(engine.outputs(images.numpy()), fewer(images).numpy(), atol=1e-4)
             np.testing.assert_allclose(engine.features(images.numpy()), fewer.features(images).numpy(), atol=1e-4)
 
 
@@ -238,13 +239,14 @@ def test_real_weights_lose_little(assets, r, least):
     """Of 500 photos the plain model has 346 right."""
     from vitrail.data import match_classes, open_source
     from vitrail.data.loader import EvaluationLoader
-    from vitrail.evaluation.accuracy import Accuracy, measure
+    from vitrail.evaluation.measure import measure
+    from vitrail.tasks.classification.meter import Accuracy
 
     model = vitrail.load(assets / "deit-ti16.safetensors", labels=assets / "imagenet-labels.json")
     source = open_source(str(assets / "imagenet-sample"))
     mapping = match_classes(model.card.label_names, source.classes, subset=True)
     assert model.card.preprocessing is not None
     loader = EvaluationLoader(source.split("all"), model.card.preprocessing, batch_size=20)
-    found = measure(merged(model, r), loader, Accuracy(model.card.label_names, mapping), torch.device("cpu"))
+    found = measure(merged(model, r), loader, Accuracy(model.card.meaning, mapping), torch.device("cpu"))
     assert found.n == 500
     assert found.top1 >= least

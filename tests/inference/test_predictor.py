@@ -17,15 +17,15 @@ from vitrail.config import Preprocessing
 from vitrail.data import open_source
 from vitrail.data.decode import BadImage, decode_planes, to_array
 from vitrail.data.geometry import evaluation_crop, evaluation_shrink
-from vitrail.data.loader import EvaluationLoader
-from vitrail.data.loader import Normaliser as TorchNormaliser
+from vitrail.data.loader import EvaluationLoader, Normaliser
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
-from vitrail.evaluation.accuracy import Accuracy, measure
+from vitrail.evaluation.measure import measure
 from vitrail.inference.engines.torch import TorchEngine
 from vitrail.inference.functions import embed, predict
 from vitrail.inference.inputs import Input, find
-from vitrail.inference.predictor import Normaliser, Predictor
+from vitrail.inference.predictor import ArrayNormaliser, Predictor
+from vitrail.tasks.classification.meter import Accuracy
 
 
 class Echo:
@@ -36,11 +36,11 @@ class Echo:
     def __init__(self, facts):
         self.facts = facts
 
-    def logits(self, images):
+    def outputs(self, images):
         time.sleep(random.random() / 200)
         return images[:, :1, 0, 0] * np.array([[1, -1]], np.float32)
 
-    features = logits
+    features = outputs
 
     def running(self):
         from contextlib import nullcontext
@@ -63,7 +63,7 @@ def numbered(count: int, taken: list[int]):
 
 def test_predictions_equal_evaluation(model, photos):
     source = open_source(photos)
-    accuracy = Accuracy(model.card.label_names, np.arange(3))
+    accuracy = Accuracy(model.card.meaning, np.arange(3))
     loader = EvaluationLoader(source.split("all"), model.card.preprocessing, batch_size=5)
     kept = measure(model, loader, accuracy, torch.device("cpu")).kept
     rows = {each.path.removeprefix(f"{photos}/"): each for each in predict(model, photos, top=1, batch_size=3)}
@@ -82,7 +82,7 @@ def test_normalising_without_torch_gives_the_same_bits(constants, seed):
     mean, std = zip(*constants, strict=True)
     preprocessing = Preprocessing(4, mean, std)
     pixels = np.random.default_rng(seed).integers(0, 256, (2, 4, 4, len(mean)), dtype=np.uint8)
-    ours, theirs = Normaliser(preprocessing)(pixels), TorchNormaliser(preprocessing)(pixels).numpy()
+    ours, theirs = ArrayNormaliser(preprocessing)(pixels), Normaliser(preprocessing)(pixels).numpy()
     assert ours.dtype == np.float32
     assert ours.flags.c_contiguous
     assert np.array_equal(ours, theirs)
@@ -161,7 +161,7 @@ def test_scores_are_the_softmax_and_labels_have_descriptions(model):
 
 def test_embeddings_are_the_models_features(model):
     pictures = [picture(place) for place in range(5)]
-    transform, normalise = EvaluationTransform(model.card.preprocessing), Normaliser(model.card.preprocessing)
+    transform, normalise = EvaluationTransform(model.card.preprocessing), ArrayNormaliser(model.card.preprocessing)
     images = normalise(np.stack([transform(each) for each in pictures]))
     with torch.inference_mode():
         expected = model.features(torch.from_numpy(images)).numpy()
@@ -214,3 +214,12 @@ def test_real_weights_on_real_photos(assets):
     answers = real.predict(paths, top=1)
     expected = golden["logits"].argmax(axis=1)
     assert [each.top[0].label for each in answers] == [real.card.label_names[place] for place in expected]
+
+
+def test_a_model_in_training_predicts_without_dropout_and_goes_on_training():
+    model = toy(dropout=0.5, attention_dropout=0.3, drop_path=0.5)
+    model.card.preprocessing = Preprocessing(image_size=32)
+    photo = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    plain = vitrail.embed(model.eval(), photo)
+    assert np.array_equal(vitrail.embed(model.train(), photo), plain)
+    assert model.training

@@ -35,7 +35,7 @@ def eight(exported, batches, tmp_path_factory):
 def test_it_says_nearly_what_the_exported_model_says(eight, exported, batches, kind):
     before, after = OnnxEngine(exported), OnnxEngine(eight[kind])
     images = np.concatenate(batches)
-    expected, found = before.logits(images), after.logits(images)
+    expected, found = before.outputs(images), after.outputs(images)
     assert np.abs(found - expected).max() > 0, "something was quantised"
     assert np.sqrt(((found - expected) ** 2).mean()) < 0.05 * expected.std()
     assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.8
@@ -51,6 +51,7 @@ def test_the_linears_of_the_blocks_are_integers_of_7_bits_and_the_rest_is_float(
     matrices = [each for each in weights if each.dtype == np.int8 and each.ndim == 2]
     assert sorted(each.shape for each in matrices) == sorted(depth * [(32, 96), (32, 32), (32, 64), (64, 32)])
     assert all(np.abs(each).max() <= 64 for each in matrices), "8 bits overflow on processors without VNNI"
+    assert all(np.abs(each).max(axis=0).min() >= 60 for each in matrices), "each column has a scale of its own"
     floats = [each.shape for each in weights if each.dtype == np.float32]
     assert (32, 3, 8, 8) in floats, "the patch projection"
     assert {(7, 32), (32, 7)} & set(floats), "the head"
@@ -123,5 +124,5 @@ def test_real_weights_lose_at_most_a_point(assets, tmp_path):
     engine = OnnxEngine(dynamic(export(model, tmp_path / "plain.onnx").files[0], tmp_path / "int8.onnx"))
     right = 0
     for batch in EvaluationLoader(source.split("all"), model.card.preprocessing, batch_size=20):
-        right += int((engine.logits(batch.images.numpy()).argmax(axis=1) == places[batch.labels.numpy()]).sum())
+        right += int((engine.outputs(batch.images.numpy()).argmax(axis=1) == places[batch.targets.numpy()]).sum())
     assert right >= 341

@@ -9,8 +9,7 @@ from tests.conftest import pictures, toy
 from vitrail.checkpoints.convert import convert
 from vitrail.insight.attention import attention, batch_size, class_attention, record, whole
 from vitrail.insight.images import Images
-from vitrail.insight.question import logits_of
-from vitrail.models.vit import Recorder
+from vitrail.models.attention import Recorder
 
 KINDS = {
     "class token": {},
@@ -50,7 +49,7 @@ def test_recording_changes_the_logits_by_rounding_only(fields):
     seen = []
     encoded = record(model, images, lambda step, weights: seen.append(weights.shape))
     with torch.inference_mode():
-        assert (logits_of(model, encoded) - model(images)).abs().max() <= 1e-5
+        assert (model.classify(model.pool(encoded), encoded) - model(images)).abs().max() <= 1e-5
     steps = 6 if model.config.attention == "axial" else 3
     assert seen == [(3, 4, model.config.tokens, model.config.tokens)] * steps
 

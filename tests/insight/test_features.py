@@ -9,7 +9,7 @@ import vitrail
 from tests.conftest import pictures, toy
 from tests.insight.test_attention import KINDS
 from vitrail.insight.features import as_colours, nearest_patches
-from vitrail.models.vit import Recorder
+from vitrail.models.attention import Recorder
 
 
 @pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)

@@ -52,6 +52,15 @@ def test_of_a_hybrid_they_are_the_stems_first_convolution_as_applied():
     assert "patch projection (8 x 8" in described(toy())
 
 
+def test_of_a_plain_stem_they_are_its_first_convolution():
+    model = toy(stem="plain", stages=(1,), stem_width=32, patch_size=1, image_size=16)
+    stored = model.patch_embed.backbone[0].conv.weight.detach().double().numpy().reshape(32, -1)
+    tiles, explained = vitrail.inspect.filters(model, 20)
+    assert tiles.shape == (20, 3, 3, 3)
+    assert np.allclose(explained, PCA(20, svd_solver="full").fit(stored).explained_variance_ratio_, atol=1e-6)
+    assert described(model) == "the stem's first convolution (3 x 3 pixels)"
+
+
 def test_filters_that_are_all_alike_have_no_components_and_no_nan():
     model = toy()
     model.patch_embed.proj.weight.data.fill_(0.5)

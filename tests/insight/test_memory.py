@@ -50,6 +50,7 @@ def peaks(folder, name: str, size: int, *work: tuple[str, int]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_distances_over_128_images_at_ti_16_stay_under_2_gb_and_take_no_more_than_over_32(tmp_path):
     _, few, many = peaks(tmp_path, "Ti/16", 224, ("distance", 32), ("distance", 128))
     assert many < 2 * 10**9

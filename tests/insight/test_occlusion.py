@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 import vitrail
-from tests.conftest import pictures, toy
+from tests.conftest import pictures, randomised, toy
 from tests.insight.test_attention import KINDS
 from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, places, usual_windows
 from vitrail.insight.question import Question
 from vitrail.insight.ranks import rank_correlation
+from vitrail.models.vit import ViT
 
 
 def log_odds(logits: torch.Tensor, label: int) -> float:
@@ -105,3 +106,23 @@ def test_rank_correlation_of_too_few_or_constant_values_is_none():
     assert rank_correlation(np.zeros(9), np.arange(9)) is None
     assert rank_correlation(np.arange(9.0), np.arange(9.0) ** 3) == 1
     assert rank_correlation(np.arange(9.0), -np.arange(9.0)) == -1
+
+
+def test_what_is_explained_is_the_models_own_answer():
+    """To the bit, also of a model with a second classifier, and of one that classifies in a way of its own."""
+
+    class Doubled(ViT):
+        def classify(self, pooled, tokens):
+            return 2 * super().classify(pooled, tokens)
+
+    for kind, fields in ((ViT, {}), (ViT, {"distillation_token": True}), (Doubled, {})):
+        model = randomised(kind(toy(**fields).config)).eval()
+        image = pictures(model, batch=1)[0]
+        with torch.inference_mode():
+            encoded = model.encode(model.embed(image[None]))
+            logits = model.classify(model.pool(encoded), encoded)[0]
+            asked = Question(model, image)
+            score = asked.score(model, encoded)
+        assert asked.label == int(logits.argmax())
+        assert asked.probability == float(logits.softmax(0)[asked.label])
+        assert float(score) == pytest.approx(log_odds(logits, asked.label), abs=1e-5)

@@ -10,7 +10,7 @@ from tests.insight.test_attention import KINDS
 from vitrail.insight.images import Images
 from vitrail.insight.question import Question
 from vitrail.insight.rollout import gradient_rollout, rollout_matrices
-from vitrail.models.vit import Recorder
+from vitrail.models.attention import Recorder
 
 kinds = pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
 

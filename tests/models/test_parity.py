@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from tests.conftest import pictures, randomised, toy
 from vitrail.checkpoints import huggingface, timm, torchvision
 from vitrail.checkpoints.rules import write
+from vitrail.models.attention import Recorder
 from vitrail.models.build import create
-from vitrail.models.vit import Recorder
 
 TOY = 1e-5
 REAL = 1e-4

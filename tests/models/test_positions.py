@@ -1,6 +1,7 @@
 """Positions: interpolated as each peer does it, fixed, relative, and added where they should be."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,9 +9,14 @@ import scipy.ndimage
 import torch
 import torch.nn.functional as F
 
+import vitrail
 from tests.conftest import pictures, toy
-from vitrail.models.positions import interpolate, sincos
-from vitrail.models.vit import Recorder
+from vitrail.config import OptimizerConfig
+from vitrail.config.positions import POSITION_KINDS, PositionKind, Positions
+from vitrail.models.attention import Recorder
+from vitrail.models.cost import cost
+from vitrail.models.positions import POSITION_EMBEDDINGS, PositionEmbedding, interpolate, sincos
+from vitrail.training.optimizer import build as build_optimizer
 
 GRIDS = [((7, 7), (12, 12)), ((14, 14), (24, 24)), ((12, 12), (5, 5)), ((8, 8), (6, 15)), ((8, 8), (1, 9))]
 OBLONG = [((6, 15), (8, 8)), ((5, 9), (10, 4))]
@@ -197,3 +203,68 @@ def test_positions_none_makes_the_model_blind_to_order():
     learned = toy(pooling="average", class_token=False)
     with torch.no_grad():
         assert (learned(images) - learned(shuffled)).abs().max() > 1e-3
+
+
+def test_every_kind_has_a_name_facts_and_a_class():
+    assert get_args(Positions) == tuple(POSITION_KINDS) == tuple(POSITION_EMBEDDINGS)
+
+
+@pytest.mark.parametrize("where", ["stem", "every_layer"])
+@pytest.mark.parametrize("kind", get_args(Positions))
+def test_the_tensors_of_a_kind_are_those_it_adds_to_a_model(kind, where):
+    """By name and shape, and learned or not, before a change of grid and after it."""
+    where = "stem" if POSITION_KINDS[kind].in_attention else where
+    bare, model = toy(positions="none"), toy(positions=kind, positions_at=where, interpolation="timm")
+    for size in ((32, 32), (48, 24)):
+        model.resize(size)
+        state = model.state_dict()
+        own = state.keys() - bare.state_dict().keys()
+        facts = model.config.position_kind
+        assert {name: tuple(state[name].shape) for name in own} == facts.tensors(model.config)
+        assert own & dict(model.named_parameters()).keys() == (own if facts.learned else set())
+        assert (model.positions(0, model.config.grid) is not None) == facts.added
+
+
+class Product(PositionEmbedding):
+    """An embedding of the row times a number of the column: of no use, and unlike any other kind."""
+
+    def at(self, config, own, layer, grid):
+        resized = self.resize(config, own, grid)
+        return (resized["row_embed"][:, :, None] * resized["column_factor"][:, None]).flatten(1, 2)
+
+    def resize(self, config, own, grid):
+        rows = F.interpolate(own["row_embed"].mT, grid[0]).mT
+        return {"row_embed": rows, "column_factor": F.interpolate(own["column_factor"].mT, grid[1]).mT}
+
+
+def test_a_new_kind_is_one_class_and_one_entry(monkeypatch, tmp_path):
+    """It is built, counted, initialised, left out of weight decay, resized, saved and loaded without another line."""
+
+    def tensors(config):
+        rows, columns = config.grid
+        return {"row_embed": (1, rows, config.width), "column_factor": (1, columns, 1)}
+
+    monkeypatch.setitem(POSITION_KINDS, "product", PositionKind(tensors, divisor=2, divisor_reason="it is a test"))
+    monkeypatch.setitem(POSITION_EMBEDDINGS, "product", Product())
+    with pytest.raises(vitrail.UserError, match="product positions need a width divisible by 2, not 33: it is a test"):
+        toy(positions="product", width=33, num_heads=3)
+    model = toy(positions="product", image_size=(16, 24))
+    images = pictures(model)
+    assert cost(model.config).parameters == sum(parameter.numel() for parameter in model.parameters())
+    model.initialise()
+    assert model.row_embed.std().item() == pytest.approx(0.02, rel=0.3)
+    groups = build_optimizer(model, model.config, OptimizerConfig(weight_decay=0.5, layer_decay=0.5)).param_groups
+    (group,) = (group for group in groups if any(each is model.row_embed for each in group["params"]))
+    assert (group["weight_decay"], group["lr_scale"]) == (0, 0.5 ** (1 + model.config.depth))
+    torch.nn.init.normal_(model.row_embed)
+    torch.nn.init.normal_(model.column_factor)
+    with torch.no_grad():
+        added = model.embed(images)[:, 1:] - model.patch_embed(images)
+        expected = torch.stack([model.row_embed[0, i] * model.column_factor[0, j] for i in range(2) for j in range(3)])
+        assert (added - expected).abs().max() <= 1e-5
+        larger = F.interpolate(images, (32, 48))
+        before = model(larger)
+        vitrail.save(model, tmp_path / "bundle")
+        again = vitrail.load(tmp_path / "bundle", image_size=(32, 48))
+        assert again.row_embed.shape == (1, 4, model.config.width)
+        assert (again(larger) - before).abs().max() <= 1e-5

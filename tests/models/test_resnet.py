@@ -67,6 +67,10 @@ def test_the_official_unit_number_by_number():
 def test_same_padding(size, kernel, stride):
     padded = pad_same(torch.zeros(1, 1, size, size), kernel, stride)
     assert (padded.shape[-1] - kernel) // stride + 1 == math.ceil(size / stride)
+    inside = pad_same(torch.ones(1, 1, size, size), kernel, stride, value=7.0)[0, 0] == 1
+    added = padded.shape[-1] - size
+    before = int(inside.any(1).nonzero()[0])
+    assert before == int(inside.any(0).nonzero()[0]) == added // 2, "the odd row and column are the last"
 
 
 @pytest.mark.parametrize(

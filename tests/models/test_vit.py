@@ -11,10 +11,11 @@ from tests.conftest import pictures, toy
 from tests.models.test_parity import transformers_twin
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
+from vitrail.models.attention import Recorder
 from vitrail.models.build import build, create
 from vitrail.models.cost import cost
 from vitrail.models.sizes import NAMES, config_for
-from vitrail.models.vit import DropPath, Recorder, patchify
+from vitrail.models.vit import DropPath, patchify
 
 
 def test_patches_by_convolution_and_by_reshape_are_the_same_map():
@@ -163,6 +164,28 @@ def test_dropout_is_everywhere_the_paper_has_it():
     assert (branch == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
 
 
+def test_attention_dropout_is_on_in_training_only():
+    plain, model = toy(), toy(attention_dropout=0.5)
+    images = pictures(model)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(images), plain(images)), "off in evaluation"
+        for record in (None, Recorder()):
+
+            def attended(record=record):
+                return model.encode(model.embed(images), record=record)
+
+            assert torch.equal(model.eval() and attended(), attended()), "recorded or not"
+            model.train()
+            assert not torch.equal(attended(), attended())
+        # Values that are all one show the weights that were kept: half of them, twice as heavy.
+        attention = model.blocks[0].attn
+        attention.proj, ones = torch.nn.Identity(), torch.ones(4, 4, 17, 8)
+        for record in (None, Recorder()):
+            out = attention.attend(torch.zeros_like(ones), ones, ones, None, record)
+            assert out.mean().item() == pytest.approx(1.0, abs=0.1)
+            assert 0.1 < out.std().item() < 0.5
+
+
 def test_patch_dropout_keeps_a_subset_in_training_only():
     model = toy(patch_dropout=0.5, registers=1)
     images = pictures(model, batch=3)
@@ -176,6 +199,8 @@ def test_patch_dropout_keeps_a_subset_in_training_only():
         found = (kept[sample, 2:, None] == whole[sample, None, 2:]).all(-1)
         assert found.any(1).all()
         assert found.sum() == 8, "no patch twice"
+    places = (kept[:, 2:, None] == whole[:, None, 2:]).all(-1).any(1)  # (image, patch): whether it was kept
+    assert not torch.equal(places[0], places[1]), "each image loses patches of its own"
     assert model(images).shape == (3, 7)
 
 

@@ -155,6 +155,7 @@ def test_pictures_are_prepared_as_in_the_paper(name):
     assert (config.transform.area, config.transform.flip) == ((0.05, 1.0), 0.5)
     assert config.preprocessing.mean == config.preprocessing.std == (0.5, 0.5, 0.5)
     assert config.preprocessing.crop == "squash"
+    assert config.transform.resample == config.preprocessing.resample == "bilinear", "as the official code resizes"
     assert config.preprocessing.rows_columns == config.model.rows_columns
 
 
@@ -319,3 +320,13 @@ def test_the_page_lists_every_recipe_with_its_own_numbers():
         assert (int(batch), float(lr)) == (config.batch_size, config.optimizer.lr), name
         if name != "finetune":
             assert float(cost.replace(",", "")) == pytest.approx(exaflops(config), rel=0.006), name
+
+
+def test_the_small_recipes_are_what_their_figures_were_measured_with():
+    for name in ("digits", "mnist5k"):
+        found = recipe(name)
+        moved = found.transform
+        assert (moved.crop, moved.flip, moved.rotate, moved.translate, moved.scale) == ("evaluation", 0.0, 10, 0.1, 0.1)
+        assert (found.optimizer.lr, found.optimizer.weight_decay, found.batch_size) == (2e-3, 0.05, 64)
+    assert (recipe("mnist5k").epochs, recipe("mnist5k").ema, recipe("digits").epochs) == (48, 0.998, 40)
+    assert (recipe("fashion-mnist").transform.flip, recipe("fashion-mnist").ema) == (0.5, 0.998)

@@ -22,6 +22,7 @@ from PIL import Image
 import vitrail
 from tests.conftest import toy
 from vitrail.config import Preprocessing
+from vitrail.inference.engines import FEATURES, NamedOutputs
 from vitrail.inference.engines.facts import Facts
 from vitrail.serving.address import bind
 from vitrail.serving.keys import Keys
@@ -123,7 +124,7 @@ def picture(seed: int = 0, size: tuple[int, int] = (40, 56), form: str = "PNG", 
 
 
 @dataclass
-class PlayedEngine:
+class PlayedEngine(NamedOutputs):
     """An engine whose answers, delays and failures a test decides. The first logit is the image's mean."""
 
     name: str = "played"
@@ -138,7 +139,9 @@ class PlayedEngine:
         model = toy()
         self.facts = replace(Facts.of(model.config, model.card), label_names=LABELS)
 
-    def logits(self, images: np.ndarray) -> np.ndarray:
+    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+        if output == FEATURES:
+            return np.zeros((len(images), 32), np.float32)
         if self.failing:
             raise RuntimeError("a secret of the engine")
         if self.held is not None:
@@ -148,9 +151,6 @@ class PlayedEngine:
         answers = np.zeros((len(images), 7), np.float32)
         answers[:, 0] = images.mean(axis=(1, 2, 3))
         return answers
-
-    def features(self, images: np.ndarray) -> np.ndarray:
-        return np.zeros((len(images), 32), np.float32)
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

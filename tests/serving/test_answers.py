@@ -334,3 +334,18 @@ def test_a_resnet_predicts_but_has_no_attention(tmp_path):
         ):
             assert answer.status_code == 404
             assert error_of(answer) in ("no_attention", "no_positions")
+
+
+def test_a_model_of_labels_answers_with_those_above_their_thresholds(tmp_path):
+    model = toy(task="multilabel", num_classes=3)
+    model.card.label_names = ("sun", "rain", "snow")
+    model.card.constants = {"thresholds": [0.0, 1.0, 0.0]}
+    vitrail.save(model, tmp_path / "labels")
+    with running(tmp_path, str(tmp_path / "labels")) as found:
+        answer = httpx.post(f"{found.url}/predict", files={"image": picture()}, timeout=30).json()
+        described = httpx.get(f"{found.url}/openapi.json", timeout=30).text
+    (row,) = answer["predictions"]
+    assert set(row) == {"name", "labels", "error"}
+    assert {each["label"] for each in row["labels"]} == {"sun", "snow"}
+    assert [each["score"] for each in row["labels"]] == sorted((each["score"] for each in row["labels"]), reverse=True)
+    assert '"labels":{"type":"array"' in described.replace(" ", "")

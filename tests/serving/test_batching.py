@@ -131,10 +131,10 @@ class _Stopper:
 
 def test_an_engine_that_fails_on_a_batch_is_tried_on_each_image():
     class Fragile(PlayedEngine):
-        def logits(self, images):
+        def run(self, output, images):
             if len(images) > 1 and self.batches is not None and self.fragile:
                 raise MemoryError("too large together")
-            return super().logits(images)
+            return super().run(output, images)
 
         fragile = False
 
@@ -161,3 +161,10 @@ def test_two_kinds_of_work_do_not_share_a_batch_but_both_are_done():
 def test_limits_that_make_no_sense_name_their_flag(name, value):
     with pytest.raises(UserError, match=f"--{name.replace('_', '-')}"):
         Limits(**{name: value})
+
+
+def test_limits_are_in_the_units_they_name():
+    """A megapixel is a million pixels; a body is counted as memory is, by 1024."""
+    found = Limits(max_megapixels=2.5, max_body_mb=3, max_memory_mb=8)
+    assert (found.max_pixels, found.max_body_bytes, found.max_memory_bytes) == (2_500_000, 3 * 2**20, 8 * 2**20)
+    assert found.to_json(("PNG",))["max_pixels"] == 2_500_000

@@ -14,6 +14,7 @@ import pytest
 
 from tests.serving.conftest import PlayedEngine, error_of, picture, played, running, wait_for
 from vitrail.serving.limits import Limits
+from vitrail.serving.metrics import Metrics
 
 
 def ready(url: str) -> int:
@@ -206,3 +207,13 @@ def test_without_json_it_says_where_it_listens_and_ctrl_c_ends_it(bundle, tmp_pa
         process.wait()
     lines = [line for line in log.read_text().splitlines() if not line.startswith("vitrail serves")]
     assert all(json.loads(line)["event"] for line in lines)
+
+
+def test_how_long_a_request_took_is_told_in_seconds():
+    metrics = Metrics()
+    metrics.answered("GET", "/predict", 200, 0.3)
+    metrics.answered("BREW", "/predict", 405, 0.1)
+    text = metrics.text().decode()
+    assert 'vitrail_request_seconds_sum{route="/predict"} 0.4' in text
+    assert 'vitrail_request_seconds_bucket{le="0.2",route="/predict"} 1.0' in text
+    assert 'vitrail_requests_total{method="other",route="/predict",status="405"} 1.0' in text

@@ -268,6 +268,21 @@ def test_panes_are_lit_as_the_model_attends(visit, address, models):
     assert_lit_by(page, rollout(model, Images(model, PLAIN))[0])
 
 
+def test_one_bright_corner_does_not_black_out_the_picture(visit, address):
+    page = visit(address)
+    shares = np.linspace(0.5, 1.5, 196) / 196
+    shares[13] = 0.3  # sixty times the mean
+    found = page.evaluate(
+        "async (shares) => Array.from((await import('/web/maps.js')).levels(shares))", shares.tolist()
+    )
+    light = np.delete(np.array(found), 13)
+    assert found[13] == 1
+    assert light.min() > 0.3, "scaled by the corner, the others would be below 0.1"
+    assert (np.diff(light) >= 0).all()
+    assert len(np.unique(light)) == 195, "nothing else is clipped"
+    assert page.evaluate("async () => Array.from((await import('/web/maps.js')).levels([0, 0, 0, 5]))") == [0, 0, 0, 1]
+
+
 def test_without_a_class_token_the_whole_picture_asks(visit, address, models):
     page, model = visit(address), models["digits"]
     page.locator("#first").select_option("digits")

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.checkpoints.digests import digest
 from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, Preprocessing, TrainConfig, TransformConfig
 from vitrail.drawing.plots import LIGHT
 from vitrail.errors import UserError
+from vitrail.io.checksums import digest
 from vitrail.studies import runner
+from vitrail.studies.comparison import Point
 from vitrail.studies.figures import dots, lines
 from vitrail.studies.runner import LOG, run
-from vitrail.studies.study import ERROR, RESULT, ROW, ROWS, Outcome, Point, Result, Row, Study, compare, folder_of
+from vitrail.studies.study import ERROR, RESULT, ROW, ROWS, Outcome, Result, Row, Study, folder_of
 
 
 def config(seed: int, lr: float = 1e-3, steps: int = 2, **more) -> TrainConfig:
@@ -48,7 +49,8 @@ def study(rows: list[Row]) -> Study:
         "Does it run?",
         tuple(rows),
         lambda outcome, theme: dots({"all": [(str(p.factors["lr"]), p) for p in outcome.points()]}, theme),
-        lambda outcome: [f"{len(outcome.results)} rows."],
+        lambda outcome: {},
+        lambda outcome, compared: [f"{len(outcome.results)} rows."],
     )
 
 
@@ -240,7 +242,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "how", ["power cut", "Ctrl-C", pytest.param("SIGKILL", marks=SLOW), pytest.param("SIGTERM", marks=SLOW)]
+    "how", ["power cut", *(pytest.param(how, marks=SLOW) for how in ("Ctrl-C", "SIGKILL", "SIGTERM"))]
 )
 def test_killed_and_started_again_it_ends_without_repeating(tmp_path, how):
     """After SIGKILL the row under way goes on, as nobody told it anything; the study started again waits for it."""
@@ -279,20 +281,18 @@ def result(seed: int, top1: float, **factors) -> Result:
     return Result(factors, seed, top1, 0.0, 10, 1, 1.0, 1, 0.1)
 
 
-def test_points_gather_seeds_and_compare_by_spread():
+def test_points_gather_seeds():
     outcome = Outcome((result(0, 0.5, a=1), result(1, 0.6, a=1), result(0, 0.9, a=2), result(1, 0.9, a=2)))
     low, high = outcome.points()
     assert low.mean == pytest.approx(0.55)
     assert low.spread == pytest.approx(0.0707, abs=1e-4)
-    assert compare(high, low) == "above"
-    assert compare(low, high) == "below"
-    assert compare(low, Point({}, (0.6, 0.6))) == "level with"
+    assert (low.seeds, low.n, high.spread) == (2, 10, 0)
     assert outcome.point(a=2) == high
     assert outcome.point(a=3) is None
-    assert compare(high, Point({}, (0.1,))) == "not told apart from", "one seed says nothing of chance"
+    assert Point.of({}, [0.1], 10).spread is None, "one seed says nothing of chance"
 
 
 def test_pictures_are_drawn():
-    points = [(10.0, Point({"a": 1}, (0.5, 0.6))), (100.0, Point({"a": 2}, (0.7, 0.7)))]
+    points = [(10.0, Point.of({"a": 1}, (0.5, 0.6), 10)), (100.0, Point.of({"a": 2}, (0.7, 0.7), 10))]
     for drawn in (lines({"one": points, "two": points}, "images", LIGHT), dots({"g": [("name", points[0][1])]})):
         assert drawn.startswith(b"\x89PNG")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from tests.training.unlabelled import settings, some_batch, trainer
 from vitrail.config import OptimizerConfig, Preprocessing, ScheduleConfig, TransformConfig
 from vitrail.data import open_source
 from vitrail.data.loader import TrainingLoader
+from vitrail.processes import Processes
+from vitrail.train import Company, Run
 from vitrail.training.objectives.base import Moment
+from vitrail.training.objectives.dino import SelfDistillation
 
 
 def test_the_loss_is_the_cross_entropy_of_every_pair_of_different_views():
@@ -166,3 +170,24 @@ def test_heads_attention_is_what_is_shown():
         assert row[0].shape == (8, 8, 1)
         assert [each.shape for each in row[1:]] == [(4, 4), (4, 4)]
         assert all(each.max() == 1 and each.min() >= 0 for each in row[1:])
+
+
+def test_small_crops_show_little_of_the_picture():
+    config = settings("dino", transform=TransformConfig(area=(0.6, 1.0)))
+    large, *small = SelfDistillation.views(config)
+    assert large == (config.transform, config.preprocessing)
+    assert len(small) == config.dino.local_crops == 2
+    for transform, preprocessing in small:
+        assert (transform.crop, transform.area) == ("inception", config.dino.local_area)
+        assert preprocessing.rows_columns == (4, 4)
+
+
+def test_every_sample_is_validated_once():
+    """In batches of 48, of which the last is not full."""
+    source = open_source("digits")
+    split = source.split("val")
+    assert len(split) % 48
+    company = Company(torch.device("cpu"), Processes())
+    run = Run(settings("dino"), Path("unused"), False, source, company, 48)
+    found = [name for batch in run.unlabelled(split) for name in batch.ids]
+    assert sorted(found) == sorted(split.ids)

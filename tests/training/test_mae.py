@@ -12,6 +12,7 @@ from vitrail.config import MaeConfig, OptimizerConfig, Preprocessing, ScheduleCo
 from vitrail.data.loader import Batch
 from vitrail.models.card import Card
 from vitrail.training.objectives.mae import MaskedAutoencoder
+from vitrail.training.objectives.pixels import as_pictures
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 48,
@@ -155,3 +156,19 @@ def test_the_picture_is_the_original_where_the_decoder_is_perfect():
         assert np.abs(original.astype(int) - reconstruction.astype(int)).max() <= 1
         assert (masked[:2] == original[:2]).all()
         assert (masked[2:] == 128).all()
+
+
+def test_pictures_are_rounded_to_the_nearest_byte():
+    values = torch.tensor([-0.2, 0.0, 0.6 / 255, 1.4 / 255, 254.6 / 255, 1.2]).view(1, 1, 2, 3)
+    assert as_pictures(values)[0].ravel().tolist() == [0, 0, 1, 1, 255, 255]
+
+
+def test_a_flat_patch_is_divided_by_no_less_than_the_root_of_the_epsilon():
+    """1e-6 is added to the variance, as the published code does: of a patch with that variance it is half of it."""
+    objective = trainer(settings("mae")).objective
+    flat = torch.zeros(1, 1, 8, 8)
+    flat[..., ::2] = 1e-3 * (3 / 4) ** 0.5  # in patches of 2 x 2: a variance of 1e-6 / 4
+    wanted, mean, deviation = objective._wanted(flat)
+    variance = flat[0, 0, :2, :2].var().item()
+    assert deviation.unique().tolist() == pytest.approx([(variance + 1e-6) ** 0.5], rel=1e-3)
+    assert torch.allclose(wanted * deviation + mean, wanted * deviation + flat.mean(), atol=1e-9)

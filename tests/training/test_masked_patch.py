@@ -174,3 +174,16 @@ def test_the_picture_shows_what_is_hidden_and_what_was_said():
     assert sorted(np.unique(corrupted)) == [128, 255]
     assert (corrupted == 128).mean() == 0.5
     assert (predicted[corrupted == 255] == 255).all(), "what is seen is left as it is"
+
+
+def test_what_is_predicted_of_a_patch_is_said_by_its_own_token():
+    """The tokens before the patches (class, registers) are no patches."""
+    run = trainer(settings("masked_patch", masked_patch=MaskedPatchConfig(masked=0.0, replaced=0.0)))
+    objective, model, batch = run.objective, run.model.eval(), some_batch(count=3)
+    torch.nn.init.normal_(objective.head.weight)
+    noise = torch.rand(3, 16, 3, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        output, corruption = objective._predict(model, batch.images, noise)
+        said = objective.head(model.encode(model.embed(batch.images)))[:, model.config.prefix_tokens :]
+    for image, places in enumerate(corruption.chosen):
+        assert torch.allclose(output[image].flatten(1), said[image, places], atol=1e-5)

@@ -10,7 +10,7 @@ from vitrail.training.optimizer import Average, build, decays, layer_of, set_lea
 
 def test_biases_norms_tokens_and_positions_do_not_decay():
     model = toy(registers=2, layer_scale=0.1, positions="learned")
-    kept = {name for name, parameter in model.named_parameters() if decays(name, parameter)}
+    kept = {name for name, parameter in model.named_parameters() if decays(name, parameter, model.config)}
     assert "blocks.0.attn.qkv.weight" in kept
     assert "patch_embed.proj.weight" in kept
     assert "head.weight" in kept
@@ -20,7 +20,7 @@ def test_biases_norms_tokens_and_positions_do_not_decay():
     for kind in ("learned_2d", "relative"):
         other = toy(positions=kind)
         assert not any(
-            decays(name, parameter)
+            decays(name, parameter, other.config)
             for name, parameter in other.named_parameters()
             if "pos_" in name or "relative" in name
         )
@@ -50,7 +50,7 @@ def test_weight_decay_is_decoupled(name):
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     for key, value in model.state_dict().items():
-        factor = 0.95 if decays(key, value) else 1.0
+        factor = 0.95 if decays(key, value, model.config) else 1.0
         assert torch.allclose(value, before[key] * factor, atol=1e-7), key
 
 
@@ -76,3 +76,18 @@ def test_the_average_follows_the_weights():
     assert torch.allclose(average.weights["head.bias"], start + 1 - 2 / 11)
     average.update(model, step=10_000)
     assert torch.allclose(average.weights["head.bias"], start + 1 - 2 / 11 * 0.9)
+
+
+def test_adamw_with_the_betas_that_are_configured():
+    model = toy()
+    optimizer = build(model, model.config, OptimizerConfig(lr=0.1, weight_decay=0.0, betas=(0.8, 0.5)))
+    set_learning_rate(optimizer, 0.1)
+    weight = model.head.bias
+    first = second = torch.zeros(7)
+    expected = weight.detach().clone()
+    for step, gradient in ((1, 1.0), (2, -3.0)):
+        weight.grad = torch.full((7,), gradient)
+        optimizer.step()
+        first, second = 0.8 * first + 0.2 * gradient, 0.5 * second + 0.5 * gradient**2
+        expected -= 0.1 * (first / (1 - 0.8**step)) / ((second / (1 - 0.5**step)).sqrt() + 1e-8)
+        assert torch.allclose(weight, expected, atol=1e-6)

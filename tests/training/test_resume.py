@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from vitrail.training import snapshots
+from vitrail.training.loop import interruptible
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +86,7 @@ def wait_for_steps(out: Path) -> None:
     raise AssertionError("the run did not begin")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, number, status):
     process = start(tmp_path / "run")
     wait_for_steps(tmp_path / "run")
@@ -93,11 +94,33 @@ def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, number, status):
     _, said = process.communicate(timeout=300)
     assert process.returncode == status
     assert "Traceback" not in said
+    assert f"{number.name}: finishing the step, then saving" in said
     assert re.search(r"vitrail train --out \S+run --resume", said)
     found = snapshots.read(tmp_path / "run/snapshots")
     assert found is not None
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert found[0].step >= last["step"] > 0, "no finished step is lost"
+
+
+def test_under_nohup_a_hangup_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as received:
+            signal.raise_signal(signal.SIGHUP)
+        assert not received
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_the_background_an_interrupt_is_heard_though_the_shell_has_it_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible() as received:
+            signal.raise_signal(signal.SIGINT)
+        assert received == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

@@ -51,3 +51,9 @@ def test_wrong_settings_are_named():
         ScheduleConfig("cosin")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="lr"):
         OptimizerConfig(lr=-1)
+
+
+def test_a_cosine_ends_at_the_final_rate():
+    expected = [0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi * step / 5)) for step in range(5)]
+    assert rates(5, kind="cosine", final_lr=0.2) == pytest.approx(expected)
+    assert rates(4, kind="stable", decay_fraction=0.5, final_lr=0.4) == pytest.approx([1.0, 1.0, 1.0, 0.7])

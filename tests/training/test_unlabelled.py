@@ -4,9 +4,9 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,14 +14,17 @@ from safetensors.torch import load_file
 import vitrail
 from tests.training.test_report import read
 from tests.training.test_resume import assert_same_tensors_and_records
-from tests.training.unlabelled import OBJECTIVES, settings, some_batch, trainer
-from vitrail import train
+from tests.training.unlabelled import CONFIG, OBJECTIVES, settings, some_batch, trainer
 from vitrail.cli import main
-from vitrail.config import DataConfig, MaskedPatchConfig, OptimizerConfig, TrainConfig
+from vitrail.config import MaeConfig, MaskedPatchConfig, OptimizerConfig, TrainConfig, TransformConfig
+from vitrail.config.training import SELF_SUPERVISED
 from vitrail.data.loader import Batch
 from vitrail.errors import UserError
+from vitrail.models.cost import memory
 from vitrail.train import fit
-from vitrail.training import snapshots, validation
+from vitrail.training import objectives, snapshots, validation
+from vitrail.training.memory import planned
+from vitrail.training.objectives.base import Illustration, Losses, Objective
 
 ROOT = Path(__file__).parents[2]
 
@@ -194,22 +197,6 @@ def test_an_average_covers_the_decoder_too(tmp_path):
     assert torch.equal(run.objective.decoder_pred.weight, own["decoder_pred.weight"])
 
 
-def test_a_folder_without_labels_that_help_still_trains(tmp_path):
-    """Samples without a label are as good as any; there are only no neighbours to ask."""
-    opened = train.open_data
-    bare = {
-        name: replace(split, labels=split.labels * 0 - 1) for name, split in opened(DataConfig("digits")).splits.items()
-    }
-    train.open_data = lambda config: replace(opened(config), splits=bare)
-    try:
-        result = fit(settings("mae", steps=4, evaluate_every=2), tmp_path / "run")
-    finally:
-        train.open_data = opened
-    assert "knn_top1" not in result.metrics
-    assert result.metrics["loss"] > 0
-    assert "nearest" not in result.summary()
-
-
 @pytest.mark.parametrize(("changes", "words"), [
     ({"transform": {"mixup": 0.2}}, "mixup"),
     ({"freeze": "backbone"}, "freeze"),
@@ -239,6 +226,68 @@ def test_what_does_not_go_together_is_refused_by_name(changes, words):
         TrainConfig.from_json(document)
 
 
+def test_every_objective_has_a_class_that_knows_whether_it_needs_labels():
+    assert {name for name, kind in objectives.OBJECTIVES.items() if not kind.labelled} == set(SELF_SUPERVISED)
+    assert set(objectives.OBJECTIVES) == set(SELF_SUPERVISED)
+    assert objectives.objective_class(CONFIG.with_(objective="softmax")).labelled
+
+
+def test_patches_that_an_encoder_does_not_see_take_no_memory():
+    whole, quarter = (planned(settings("mae", mae=MaeConfig(share, 16, 1, 2))) for share in (0.25, 0.75))
+    activations = memory(CONFIG.model, CONFIG.batch_size, "adamw", 4)["activations"]
+    assert whole - quarter == pytest.approx(activations / 2, abs=2)
+    assert planned(settings("dino")) == planned(settings("masked_patch"))
+
+
+class Invariance(Objective):
+    """Features of a picture and of a turned copy are to be alike: three lines of mathematics, and all of them wrong."""
+
+    seen: list[tuple[str, int, tuple[int, ...]]] = []  # noqa: RUF012  # of all instances: mode, views, their shape
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    @classmethod
+    def create(cls, config, model, settings):
+        return cls()
+
+    @classmethod
+    def views(cls, config):
+        return [(TransformConfig(crop="evaluation", flip=0.0, rotate=90), config.preprocessing)]
+
+    def forward(self, model, batch):
+        (turned,) = batch.views
+        self.seen.append(("training" if self.training else "validation", len(batch.views), tuple(turned.shape[1:])))
+        loss = (self.scale * model.features(batch.images) - model.features(turned)).square().mean()
+        return Losses(loss, len(batch), {"scale": self.scale.item() * len(batch)})
+
+    def illustrate(self, model, batch):
+        rows = [[np.zeros((2, 2), np.float32)] for _ in batch.ids]
+        return Illustration("darkness", "What it makes of pictures", "Nothing yet.", ["darkness"], rows)
+
+
+def test_an_objective_brings_its_own_views_measures_and_pictures(tmp_path, monkeypatch):
+    """A class of its own is all it takes: the run asks it."""
+    monkeypatch.setitem(objectives.OBJECTIVES, "mae", Invariance)
+    Invariance.seen.clear()
+    result = fit(settings("mae", steps=4, evaluate_every=2), tmp_path / "run")
+    assert set(Invariance.seen) == {("training", 1, (1, 8, 8)), ("validation", 1, (1, 8, 8))}
+    assert result.metrics["n"] == 180
+    assert result.metrics["scale"] == pytest.approx(1, abs=0.1)
+    assert {"loss", "knn_top1"} < result.metrics.keys()
+    assert "What it makes of pictures" in (tmp_path / "run" / "report.html").read_text()
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    validations = [record for record in records if record["kind"] == "val"]
+    assert all(record["n"] == 180 and "scale" in record for record in validations)
+    assert [record["step"] for record in validations] == [2, 4]
+
+
+def test_the_run_names_no_objective():
+    said = (ROOT / "vitrail" / "train.py").read_text()
+    assert [name for name in objectives.OBJECTIVES if re.search(rf"\b{name}\b", said)] == []
+
+
 def test_configurations_survive_json():
     for name in OBJECTIVES:
         config = settings(name, masked_patch=MaskedPatchConfig(target="pixels", fraction=0.15))
@@ -258,3 +307,37 @@ def test_the_command_says_what_came_of_it_and_what_is_next(tmp_path, monkeypatch
         main(["train", "--out", "run", "--resume", "--mae.fraction", "0.5"])
     assert stopped.value.code == 2
     assert "--mae.fraction" in capsys.readouterr().err
+
+
+def test_masks_of_validation_are_its_own():
+    """The same at every validation, and none of those that training draws."""
+    run = trainer(settings("mae"))
+    drawn: list[float] = []
+    run.objective.register_forward_pre_hook(lambda *_: drawn.append(torch.rand(1).item()))
+    batches = [some_batch(seed=seed) for seed in range(3)]
+    for _ in range(2):
+        validation.measure(run.objective, run.model, batches, torch.device("cpu"), seed=0)
+    for batch in batches:
+        run.step(iter([batch]))
+    assert drawn[:3] == drawn[3:6]
+    assert len({*drawn[:3], *drawn[6:]}) == 6
+
+
+class Brightness(Objective):
+    """The mean of the pixels; notes whether anything was in training mode."""
+
+    def forward(self, model, batch):
+        self.modes = model.training, self.training
+        return Losses(batch.images.mean(), len(batch), {"most": batch.images.amax(dim=(1, 2, 3)).sum().item()})
+
+
+def test_a_validation_is_a_mean_over_samples_and_drops_nothing():
+    objective, model = Brightness().train(), trainer(settings("mae")).model.train()
+    batches = [some_batch(count=count, seed=count) for count in (5, 1, 3)]
+    found = validation.measure(objective, model, batches, torch.device("cpu"), seed=0)
+    images = torch.cat([batch.images for batch in batches])
+    assert found["n"] == 9
+    assert found["loss"] == pytest.approx(images.mean().item(), abs=1e-6)
+    assert found["most"] == pytest.approx(images.amax(dim=(1, 2, 3)).mean().item(), abs=1e-6)
+    assert objective.modes == (False, False)
+    assert (model.training, objective.training) == (True, True), "left as they were"

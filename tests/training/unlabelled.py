@@ -17,7 +17,9 @@ from vitrail.config import (
 )
 from vitrail.data.loader import Batch
 from vitrail.models.build import create
+from vitrail.tasks.base import LossSettings
 from vitrail.training import objectives
+from vitrail.training.learner import Learner
 from vitrail.training.loop import Trainer
 
 CONFIG = TrainConfig(
@@ -54,9 +56,7 @@ def trainer(config: TrainConfig, folder: Path = Path("unused")) -> Trainer:
     return Trainer(
         config=config,
         run=folder,
-        model=model,
-        model_config=model.config,
-        objective=objectives.create(config, model),
+        learner=Learner(model, objectives.create(config, model, LossSettings(config.objective, 0))),
         total=config.total_steps(100),
         batches=lambda position: iter(()),
         evaluate=None,

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import timm
-from vitrail.checkpoints.digests import digest
-from vitrail.checkpoints.files import json_text, read_json, read_tensors, safetensors, write_folder
+from vitrail.checkpoints.files import read_tensors, safetensors, write_model_folder
 from vitrail.checkpoints.rules import Reading
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
+from vitrail.io.checksums import SUMS, digest, sum_line
+from vitrail.io.files import json_text, read_json
 from vitrail.models.build import Model
 from vitrail.models.card import Card
+from vitrail.tasks import DEFAULT, task
 from vitrail.version import __version__
 
-WEIGHTS, CONFIG, SUMS = "model.safetensors", "config.json", "SHA256SUMS"
-FORMAT = 1
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FORMAT = 2
+"""The newest that is read. A model of classes is written in format 1, which earlier versions read too; format 2 has a
+task, and the constants its answers need."""
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> Path:
@@ -30,10 +34,10 @@ def save(model: Model, folder: str | Path, overwrite: bool = False) -> Path:
     def fill(temporary: Path) -> None:
         safetensors(tensors)(temporary / WEIGHTS)
         (temporary / CONFIG).write_text(json_text(document), encoding="utf-8")
-        sums = [f"{digest(temporary / name)}  {name}\n" for name in (WEIGHTS, CONFIG)]
-        (temporary / SUMS).write_text("".join(sums), encoding="utf-8")
+        sums = "".join(sum_line(temporary / name) for name in (WEIGHTS, CONFIG))
+        (temporary / SUMS).write_text(sums, encoding="utf-8")
 
-    write_folder(folder, fill, overwrite)
+    write_model_folder(folder, fill, overwrite)
     return folder
 
 
@@ -51,12 +55,13 @@ def config_document(model: Model) -> dict[str, Any]:
     if card.label_descriptions:
         document["label_descriptions"] = card.label_descriptions
     document["vitrail"] = {
-        "format": FORMAT,
+        "format": 1 if config.task == DEFAULT else FORMAT,
         "version": __version__,
         "model": config.to_json(),
         "preprocessing": preprocessing.to_json(),
         "label_names": list(card.label_names),
         "provenance": card.provenance,
+        **({"constants": card.constants} if card.constants else {}),
     }
     return document
 
@@ -72,18 +77,20 @@ def read_bundle(folder: Path) -> tuple[Reading, Card]:
     section = document.get("vitrail")
     if not isinstance(section, dict) or not isinstance(section.get("model"), dict):
         raise UserError(f"{folder / CONFIG}: has no section 'vitrail' with a model; not a bundle")
-    if section.get("format") != FORMAT:
+    if section.get("format") not in (1, FORMAT):
         raise UserError(
             f"{folder / CONFIG}: bundle format {section.get('format')!r}, this version reads {FORMAT}; upgrade vitrail"
         )
     config = ModelConfig.from_json(section["model"])
-    tensors, _ = read_tensors(folder / WEIGHTS)
+    task(config.task)
+    tensors = read_tensors(folder / WEIGHTS).tensors
     reading = timm.reading_for(config, tensors, "bundle")
     try:
         card = Card(
             preprocessing=Preprocessing.from_json(section.get("preprocessing") or {}),
             label_names=tuple(map(str, section.get("label_names") or ())),
             label_descriptions=dict(document.get("label_descriptions") or {}),
+            constants=dict(section.get("constants") or {}),
             provenance=dict(section.get("provenance") or {}),
         )
     except (TypeError, ValueError) as error:

@@ -13,19 +13,18 @@ from torch import Tensor
 from vitrail.checkpoints import bundle, google, huggingface, timm, torchvision
 from vitrail.checkpoints.files import (
     TORCH_SUFFIXES,
-    Fill,
-    json_text,
+    WeightsFrom,
     npz,
     safetensors,
     torch_file,
-    write_file,
-    write_folder,
+    write_model_folder,
 )
 from vitrail.checkpoints.load import METADATA_KEY, Source, assemble, load, open_source, resize
 from vitrail.checkpoints.peers import PeerMissing, outputs
 from vitrail.checkpoints.rules import Rule, Tensors, write
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
+from vitrail.io.files import Fill, json_text, write_file
 from vitrail.models.build import Model
 from vitrail.models.card import Card
 
@@ -72,13 +71,14 @@ def convert(
     image_size: int | tuple[int, int] | None = None,
     preprocessing: str | Preprocessing | None = None,
     labels: str | Path | None = None,
+    weights_from: WeightsFrom | None = None,
     overwrite: bool = False,
     check: bool = True,
 ) -> Report:
     """Convert a checkpoint; nothing is left behind when it fails."""
     destination = Path(destination)
     _check_destination(destination, to, overwrite)
-    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels)
+    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels, weights_from=weights_from)
     loaded = assemble(found.reading, found.card)
     report = Report(f"{found.reading.format}: {source}", f"{to}: {destination}", dropped=dict(found.reading.dropped))
     if image_size is not None:
@@ -223,7 +223,7 @@ def _write(
             }
         else:
             documents = {"config.json": _timm_folder(config, card, preprocessing)}
-        write_folder(destination, _folder(safetensors(tensors, metadata), documents), overwrite)
+        write_model_folder(destination, _folder(safetensors(tensors, metadata), documents), overwrite)
 
 
 def _timm_folder(config: ModelConfig, card: Card, preprocessing: Preprocessing) -> dict[str, Any]:

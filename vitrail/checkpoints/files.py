@@ -1,4 +1,4 @@
-"""Tensor files, read with suspicion and written whole or not at all.
+"""Tensor files, read with suspicion, and the folders that models are written to.
 
 Nothing here executes what a file contains: safetensors has no code, `.npz` is read member by member without pickle,
 and `.pth` / `.bin` files go through PyTorch's restricted unpickler. Every way a file can be wrong ends in a UserError.
@@ -6,17 +6,13 @@ and `.pth` / `.bin` files go through PyTorch's restricted unpickler. Every way a
 
 import argparse
 import io
-import json
-import os
-import shutil
-import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,21 +22,42 @@ from torch import Tensor
 
 from vitrail.checkpoints.rules import Tensors
 from vitrail.errors import UserError
+from vitrail.io.checksums import SUMS
+from vitrail.io.files import Fill, refuse_existing
+from vitrail.io.folders import write_folder
 
 TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
 SUFFIXES = (".safetensors", ".npz", *TORCH_SUFFIXES)
-WRAPPERS = ("state_dict", "model", "teacher", "student", "model_state", "model_ema", "module")
+RAW = ("state_dict", "model", "student", "model_state", "module")
+AVERAGES = (
+    "state_dict_ema",
+    "model_ema",
+    "ema_state_dict",
+    "ema_model",
+    "model_state_ema",
+    "module_ema",
+    "ema",
+    "teacher",
+)
+"""Under which keys training checkpoints keep the weights, and their average over the steps."""
 EXPORTED = (".onnx", ".xml", ".pt2")
-LARGEST_JSON = 64 * 2**20
 DIRECTORY = 0x10
-MODEL_FILES = {"model.safetensors", "config.json", "SHA256SUMS", "preprocessor_config.json"}
+MODEL_FILES = {"model.safetensors", "config.json", SUMS, "preprocessor_config.json"}
 
-Fill = Callable[[Path], None]
-"""Writes what it stands for to the path it is given."""
+WeightsFrom = Literal["average", "raw"]
 
 
-def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """(tensors by name, metadata) of one weights file, all float32."""
+class Contents(NamedTuple):
+    """What a weights file holds."""
+
+    tensors: Tensors
+    metadata: dict[str, str]
+    notes: list[str]
+
+
+def read_tensors(path: Path, weights_from: WeightsFrom | None = None) -> Contents:
+    """The tensors of one weights file by name, all float32. Of a training checkpoint that has both, the average of the
+    weights is taken, or what `weights_from` says."""
     readers = {".safetensors": _read_safetensors, ".npz": _read_npz}
     suffix = path.suffix.lower()
     if suffix in EXPORTED:
@@ -51,28 +68,17 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
     try:
         if not path.stat().st_size:
             raise UserError(f"{path}: the file is empty")
-        tensors, metadata = readers.get(suffix, _read_torch)(path)
+        document, metadata = readers.get(suffix, _read_torch)(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    tensors, notes = _unwrap(path, document, weights_from)
     if not tensors:
         raise UserError(f"{path}: there is no tensor in it")
+    if weights_from and not notes:
+        raise UserError(f"{path}: holds one set of weights, so --weights-from has nothing to choose between")
     if odd := [name for name, each in tensors.items() if each.layout != torch.strided or each.is_meta]:
         raise UserError(f"{path}: {odd[0]} is not a plain tensor with numbers in it")
-    return {name: _as_float(tensor) for name, tensor in tensors.items()}, metadata
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise UserError(f"{path}: too large to be a configuration")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: must hold a JSON object, not a {type(document).__name__}")
-    return document
+    return Contents({name: _as_float(tensor) for name, tensor in tensors.items()}, metadata, notes)
 
 
 def _read_safetensors(path: Path) -> tuple[Tensors, dict[str, str]]:
@@ -113,7 +119,7 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
     return np.ascontiguousarray(flat.reshape(shape, order="F" if fortran else "C"))
 
 
-def _read_torch(path: Path) -> tuple[Tensors, dict[str, str]]:
+def _read_torch(path: Path) -> tuple[Any, dict[str, str]]:
     with path.open("rb") as file:
         archived = file.read(2) == b"PK"
     if archived:
@@ -131,22 +137,54 @@ def _read_torch(path: Path) -> tuple[Tensors, dict[str, str]]:
                 ".safetensors file"
             ) from error
         raise UserError(f"{path}: damaged or not a PyTorch file ({_first_line(error)})") from error
-    return _unwrap(path, document), {}
+    return document, {}
 
 
-def _unwrap(path: Path, document: Any) -> Tensors:
-    """The state dict inside a training checkpoint: the weights, or the teacher's, or the student's."""
-    for _ in range(4):
+def _unwrap(path: Path, document: Any, weights_from: WeightsFrom | None) -> tuple[Tensors, list[str]]:
+    """(the state dict inside a training checkpoint, a note where it was chosen among two)."""
+    notes: list[str] = []
+    for _ in range(5):
         if not isinstance(document, Mapping):
             raise UserError(f"{path}: holds a {type(document).__name__}, not a state dict")
+        document = _by_owner(document)
         # The wrappers first: a training checkpoint may keep other tensors beside them (a random state).
-        inner = next((document[key] for key in WRAPPERS if isinstance(document.get(key), Mapping)), None)
-        if inner is None and any(isinstance(value, Tensor) for value in document.values()):
-            return {str(name): value for name, value in document.items() if isinstance(value, Tensor)}
-        if inner is None:
+        average = next((key for key in AVERAGES if _has_weights(document.get(key))), None)
+        raw = next((key for key in RAW if _has_weights(document.get(key))), None)
+        if average is None and raw is None:
             break
-        document = inner
+        chosen = raw if average is None or (raw is not None and weights_from == "raw") else average
+        if average is not None and raw is not None:
+            how = "" if weights_from else f"; --weights-from raw takes {raw}"
+            kind = "averaged" if chosen == average else "raw"
+            notes = [f"of the file's {raw} and {average} the {kind} weights were taken, {chosen}{how}"]
+        document = document[chosen]
+    if tensors := {str(name): value for name, value in document.items() if isinstance(value, Tensor)}:
+        return tensors, notes
+    if not document:
+        return {}, notes
     raise UserError(f"{path}: no state dict in it; its keys are {', '.join(map(str, list(document)[:8]))}")
+
+
+def _by_owner(document: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """One state dict that holds a model and its average side by side (`teacher.*` and `student.*`), as two."""
+    for average in AVERAGES:
+        first = {name for name in document if str(name).startswith(f"{average}.")}
+        ends = {name.removeprefix(f"{average}.") for name in first}
+        for raw in RAW if first else ():
+            second = {f"{raw}.{end}" for end in ends} & document.keys()
+            if len(second) > len(first) // 2:
+                return {
+                    average: {name.removeprefix(f"{average}."): document[name] for name in first},
+                    raw: {name.removeprefix(f"{raw}."): document[name] for name in second},
+                }
+    return document
+
+
+def _has_weights(value: Any, depth: int = 0) -> bool:
+    """Whether a part of a checkpoint is a state dict, or wraps one."""
+    if not isinstance(value, Mapping):
+        return False
+    return any(isinstance(each, Tensor) or (depth < 2 and _has_weights(each, depth + 1)) for each in value.values())
 
 
 @contextmanager
@@ -211,94 +249,12 @@ def torch_file(tensors: Mapping[str, Tensor]) -> Fill:
     return lambda path: torch.save({name: tensor.clone() for name, tensor in tensors.items()}, path)
 
 
-def text_file(text: str) -> Fill:
-    """Text that may hold file names no encoding can write: those are escaped."""
-    content = text.encode("utf-8", "backslashreplace")
+def write_model_folder(path: Path, fill: Fill, overwrite: bool = False) -> None:
+    """Writes the folder of a model, whole or not at all; only one that holds nothing but a model is overwritten."""
 
-    def fill(path: Path) -> None:
-        path.write_bytes(content)
+    def refuse(there: Path) -> None:
+        refuse_existing(there, overwrite)
+        if there.exists() and not (there.is_dir() and {each.name for each in there.iterdir()} <= MODEL_FILES):
+            raise UserError(f"{there}: holds more than a model; it will not be overwritten")
 
-    return fill
-
-
-def json_text(document: Any) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def write_file(path: Path, fill: Fill, overwrite: bool = False) -> None:
-    """All of it under its name, or nothing: written beside, synced, then renamed."""
-    _refuse_existing(path, overwrite)
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder; a file of that format is wanted")
-    with _disk(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(descriptor)
-        temporary = Path(name)
-        try:
-            fill(temporary)
-            sync(temporary)
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync(path.parent)
-
-
-def write_folder(path: Path, fill: Fill, overwrite: bool = False) -> None:
-    """A folder that `fill` writes, under its name when it is complete; one it replaces goes only then."""
-    _refuse_existing(path, overwrite)
-    if path.exists() and not (path.is_dir() and {each.name for each in path.iterdir()} <= MODEL_FILES):
-        raise UserError(f"{path}: holds more than a model; it will not be overwritten")
-    with _disk(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        try:
-            fill(temporary)
-            for file in (*temporary.iterdir(), temporary):
-                sync(file)
-            temporary.chmod(0o755)
-            _put_in_place(temporary, path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync(path.parent)
-
-
-def _put_in_place(temporary: Path, path: Path) -> None:
-    """Rename, after putting aside what is there; it comes back if the rename fails."""
-    if not path.exists():
-        temporary.rename(path)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    try:
-        path.rename(aside / path.name)
-        try:
-            temporary.rename(path)
-        except BaseException:
-            (aside / path.name).rename(path)
-            raise
-    finally:
-        shutil.rmtree(aside)
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _refuse_existing(path: Path, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
-        raise UserError(f"{path}: exists already; choose another name or give --overwrite")
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_folder(path, fill, refuse)

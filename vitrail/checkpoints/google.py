@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of
+from vitrail.checkpoints.told import NOTHING, Told
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 
@@ -25,12 +26,12 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.removeprefix(prefix) == "embedding/kernel" for name in tensors for prefix in ("", *PREFIXES))
 
 
-def from_google(tensors: Mapping[str, Tensor], given: ModelConfig | None = None) -> Reading:
+def from_google(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
     full_names = {name: name for name in tensors}
     for prefix in PREFIXES:
         full_names = {short.removeprefix(prefix): name for short, name in full_names.items()}
     tensors = {short: tensors[name] for short, name in full_names.items()}
-    config = _config(tensors, given)
+    config = _config(tensors, told)
     form = RELEASED if f"{BLOCK}0/{RELEASED[1]}/query/kernel" in tensors else PRESENT
     state, origin = read(rules(config, form), tensors, "the .npz file")
     used = {name for names in origin.values() for name in names}
@@ -156,7 +157,7 @@ def _group_norm(native: str, foreign: str) -> Iterator[Rule]:
         yield through(f"{native}.{ours}", f"{foreign}/{theirs}", lambda t: t.flatten(), lambda t: t.view(1, 1, 1, -1))
 
 
-def _config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> ModelConfig:
+def _config(tensors: Mapping[str, Tensor], told: Told) -> ModelConfig:
     kernel = tensors["embedding/kernel"]
     depth = count(tensors, rf"{BLOCK}(\d+)/")
     query = next((t for name, t in tensors.items() if name.endswith("/query/kernel")), None)
@@ -173,9 +174,9 @@ def _config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> ModelCo
     patch_size = kernel.shape[0]
     probe = ModelConfig(patch_size=1, stages=stages, image_size=1024)
     positions = tensors.get("Transformer/posembed_input/pos_embedding")
-    size, class_position = grid_of(positions, int(class_token), patch_size * probe.stem_stride, given)
+    size, class_position = grid_of(positions, int(class_token), patch_size * probe.stem_stride, told)
     return ModelConfig(
-        name=given.name if given else "",
+        name=told.name,
         image_size=size,
         channels=(tensors["conv_root/kernel"] if stages is not None else kernel).shape[2],
         patch_size=patch_size,

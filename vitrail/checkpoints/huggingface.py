@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, stacked, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
+from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import ModelConfig, Preprocessing, pair
 from vitrail.errors import UserError
 from vitrail.models.card import Card
@@ -49,12 +50,36 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return PATCHES in tensors or f"vit.{PATCHES}" in tensors
 
 
-def from_huggingface(tensors: Mapping[str, Tensor], given: ModelConfig | None = None, info: Any = None) -> Reading:
-    """`info` is the folder's config.json, where there is one."""
+def facts_of(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What config.json says, as fields of ModelConfig; what it leaves out is as transformers' ViTConfig has it."""
+    activation, pooler = info.get("hidden_act", "gelu"), info.get("pooler_act", "tanh")
+    if activation not in ACTIVATIONS:
+        raise UserError(f"config.json: hidden_act {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    if pooler != "tanh" and any(name.endswith("pooler.dense.weight") for name in tensors):
+        raise UserError(f"config.json: pooler_act is {pooler!r}; this program's pooler computes tanh only")
+    theirs = {
+        "width": "hidden_size",
+        "depth": "num_hidden_layers",
+        "mlp_dim": "intermediate_size",
+        "patch_size": "patch_size",
+        "channels": "num_channels",
+        "qkv_bias": "qkv_bias",
+    }
+    return {
+        **{ours: info[name] for ours, name in theirs.items() if name in info},
+        **({"image_size": pair(info["image_size"])} if "image_size" in info else {}),
+        "num_heads": info.get("num_attention_heads", 12),
+        "activation": ACTIVATIONS[activation],
+        "norm_eps": float(info.get("layer_norm_eps", 1e-12)),
+    }
+
+
+def from_huggingface(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
+    """`told` is what is known beside the tensors: a folder's config.json, or the user's word."""
     notes: list[str] = []
     prefix = "vit." if f"vit.{PATCHES}" in tensors else ""
     names = _names_used(tensors)
-    config = _config(tensors, prefix, names, info or {}, given, notes)
+    config = _config(tensors, prefix, names, told, notes)
     decoder_depth = count(tensors, names["decoder"].replace(".", r"\.") + r"\.(\d+)\.")
     # A decoder under other names than transformers' (an older release) is left out, and said so below.
     has_decoder = decoder_depth and "decoder.decoder_pred.weight" in tensors
@@ -141,33 +166,31 @@ def _names_used(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _config(
-    tensors: Mapping[str, Tensor],
-    prefix: str,
-    names: dict[str, str],
-    info: dict[str, Any],
-    given: ModelConfig | None,
-    notes: list[str],
+    tensors: Mapping[str, Tensor], prefix: str, names: dict[str, str], told: Told, notes: list[str]
 ) -> ModelConfig:
     projection = tensors[f"{prefix}{PATCHES}"]
     layers = f"{prefix}{names['layers']}"
     depth = count(tensors, layers.replace(".", r"\.") + r"\.(\d+)\.")
     hidden = tensors.get(f"{layers}.0.{names['fc1']}.weight")
     if not depth or hidden is None or projection.ndim != 4:
-        raise UserError("the folder has Hugging Face's patch projection but no whole encoder layer")
-    activation = info.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise UserError(f"config.json: hidden_act {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        raise UserError("there is Hugging Face's patch projection but no whole encoder layer of its ViT")
+    if f"{prefix}embeddings.cls_token" not in tensors:
+        raise UserError(
+            "this is I-JEPA or its kin: under Hugging Face's names, without the class token that its ViT has"
+        )
     width, channels, patch_size = projection.shape[:3]
-    if not info:
-        notes.append("no config.json beside the weights: assumed exact GELU and LayerNorm eps 1e-12")
-    if "image_size" in info and given is None:
-        size = info["image_size"]
-        given = ModelConfig(image_size=pair(size), patch_size=patch_size)
-    size, class_position = grid_of(tensors.get(f"{prefix}embeddings.position_embeddings"), 1, patch_size, given)
-    heads = info.get("num_attention_heads") or heads_of(width, depth, given, notes)
+    size, class_position = grid_of(tensors.get(f"{prefix}embeddings.position_embeddings"), 1, patch_size, told)
+    heads, assumed = heads_of(width, depth, told)
     pooler = tensors.get(f"{prefix}pooler.dense.bias")
+    notes += note_of(
+        [
+            *([f"{heads} heads"] if assumed else []),
+            *([] if told.get("activation") else ["exact GELU"]),
+            *([] if told.get("norm_eps") else ["LayerNorm eps 1e-12"]),
+        ]
+    )
     return ModelConfig(
-        name=given.name if given else "",
+        name=told.name,
         image_size=size,
         channels=channels,
         patch_size=patch_size,
@@ -179,8 +202,8 @@ def _config(
         class_position=class_position,
         representation_size=pooler.shape[0] if pooler is not None else 0,
         interpolation="huggingface",
-        activation=ACTIVATIONS[activation],  # pyright: ignore[reportArgumentType]
-        norm_eps=float(info.get("layer_norm_eps", 1e-12)),
+        activation=told.get("activation") or "gelu",
+        norm_eps=told.get("norm_eps") or 1e-12,
         qkv_bias=f"{layers}.0.{names['q']}.bias" in tensors,
     )
 

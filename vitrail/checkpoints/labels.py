@@ -1,12 +1,22 @@
-"""Class names from a file: JSON as timm has it, a JSON list or object, or one name a line."""
+"""Class names from a file (JSON as timm has it, a JSON list or object, or one name a line), and those of ImageNet.
+
+imagenet-classes.txt has the 1000 classes of ImageNet's challenge in order: the WordNet id of each, and WordNet's first
+words for it. WordNet 3.0 Copyright 2006 by Princeton University; its licence stands in WORDNET-LICENSE.
+"""
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 from vitrail.models.card import Card
+
+IMAGENET_CLASSES = 1000
+IMAGENET_NOTE = (
+    "the weights have 1000 outputs and no class names; taken to be ImageNet's classes (--labels FILE says otherwise)"
+)
 
 
 def attach_labels(card: Card, path: Path, config: ModelConfig) -> None:
@@ -22,6 +32,16 @@ def attach_labels(card: Card, path: Path, config: ModelConfig) -> None:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{path}: the label {twice!r} stands there twice; names must tell classes apart")
     card.label_names, card.label_descriptions = tuple(names), descriptions
+
+
+def attach_imagenet(card: Card, config: ModelConfig) -> None:
+    """Name the classes of weights that have as many as ImageNet and no names, and say so."""
+    if config.num_classes != IMAGENET_CLASSES or card.label_names:
+        return
+    text = resources.files("vitrail.checkpoints").joinpath("imagenet-classes.txt").read_text("utf-8")
+    descriptions = dict(line.split(" ", 1) for line in text.splitlines())
+    card.label_names, card.label_descriptions = tuple(descriptions), descriptions
+    card.notes.append(IMAGENET_NOTE)
 
 
 def _parse(path: Path, text: str) -> tuple[list[str], dict[str, str]]:

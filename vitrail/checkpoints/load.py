@@ -11,18 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import bundle, google, hub, huggingface, timm, torchvision
-from vitrail.checkpoints.files import SUFFIXES, read_json, read_tensors
-from vitrail.checkpoints.labels import attach_labels
+from vitrail.checkpoints import architectures, bundle, families, google, hub, huggingface, published, timm, torchvision
+from vitrail.checkpoints.files import SUFFIXES, Contents, WeightsFrom, read_tensors
+from vitrail.checkpoints.labels import IMAGENET_NOTE, attach_imagenet, attach_labels
 from vitrail.checkpoints.preprocessing import asked, assumed
 from vitrail.checkpoints.rules import Reading, Tensors
+from vitrail.checkpoints.told import UNSEEN, Told, read_model
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
+from vitrail.io.files import read_json
 from vitrail.models.build import Model, build
 from vitrail.models.card import Card
-from vitrail.models.sizes import config_for, name_for
+from vitrail.models.sizes import name_for
 
 METADATA_KEY = "vitrail"
+PATCHES = {"timm": timm.PATCHES, "huggingface": huggingface.PATCHES}
+BEHIND = re.compile(
+    r"\w*(head|proj|predictor|decoder|mask_token|prototype|classifier|logit|queue|loss|pooler|text|dino|ibot|student|"
+    r"teacher|ema|momentum|optim|n_averaged|step|epoch)|fc\.|center$"
+)
+"""Parts of a checkpoint that stand behind the model or belong to training, by how their names begin."""
 
 
 @dataclass
@@ -34,6 +42,8 @@ class Source:
     card: Card
     tensors: Tensors
     """As they stand in the file, for the parity report."""
+    ours: bool = False
+    """Written by this program, with all that was known; what it does not say is not guessed."""
 
 
 def load(
@@ -44,14 +54,18 @@ def load(
     num_classes: int | None = None,
     preprocessing: str | Preprocessing | None = None,
     labels: str | Path | None = None,
+    weights_from: WeightsFrom | None = None,
 ) -> Model:
-    """A model from a bundle or run folder, a weights file, a timm or Hugging Face folder, or `hf:owner/name`.
+    """A model from a bundle or run folder, a weights file, a timm or Hugging Face folder, `hf:owner/name`, or the name
+    of published weights ("Ti/16", "B/16@dino"; `vitrail models --weights` lists them), which are fetched from the hub.
 
-    `model` says what a file cannot (a name such as "B/16"). Another `image_size` interpolates the positions, another
+    `model` says what a file cannot: a name such as "B/16", fields ("num_heads=16,pooling=average"), both, or a
+    ModelConfig. Of a training checkpoint that has both, `weights_from` takes the "average" of the weights (the default)
+    or the "raw" ones. Another `image_size` interpolates the positions, another
     `num_classes` gives a fresh head. `preprocessing` is a Preprocessing, or as the flag says it: a name, fields, or
     both ("imagenet,crop_fraction=0.875"). What had to be assumed stands in `model.card.notes`.
     """
-    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels)
+    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels, weights_from=weights_from)
     loaded = assemble(found.reading, found.card)
     if num_classes is not None and num_classes != loaded.config.num_classes:
         loaded = with_fresh_head(loaded, num_classes)
@@ -66,29 +80,37 @@ def open_source(
     model: str | ModelConfig | None = None,
     preprocessing: str | Preprocessing | None = None,
     labels: str | Path | None = None,
+    weights_from: WeightsFrom | None = None,
 ) -> Source:
     """Read a checkpoint without building the model."""
-    given = config_for(model) if isinstance(model, str) else model
-    trusted = isinstance(model, ModelConfig)  # a whole configuration says what tensors cannot; a name only the size
+    told = read_model(model)
     path = locate(source)
     if path.is_dir():
-        found = _open_folder(path, given, trusted)
+        found = _open_folder(path, told, weights_from)
     else:
-        tensors, metadata = read_tensors(path)
-        found = Source(path, _recognise(path, tensors, given, trusted, metadata), Card(), tensors)
+        contents = read_tensors(path, weights_from)
+        reading = _recognise(path, contents, told)
+        found = Source(path, reading, Card(), contents.tensors, ours=METADATA_KEY in contents.metadata)
+    if fetched := hub.fetch(source):
+        fetched.describe(found.card)
+    elif published.is_name(str(source)):
+        found.card.notes.append(f"{source} is taken for what is here under that name, not for the published weights")
     _set_preprocessing(found, preprocessing)
     if labels is not None:
         attach_labels(found.card, Path(labels), found.reading.config)
+    elif not found.ours:
+        attach_imagenet(found.card, found.reading.config)
     return found
 
 
 def locate(source: str | Path) -> Path:
-    """The folder or file a MODEL argument means: a run folder is its best bundle, else its last."""
-    if isinstance(source, str) and hub.is_hub(source):
-        return hub.fetch(source)
+    """The folder or file a MODEL argument means: a run folder is its best bundle, else its last; published weights are
+    fetched, unless there is a file or folder of that name."""
+    if fetched := hub.fetch(source):
+        return fetched.folder
     path = Path(source)
     if not path.exists():
-        raise UserError(f"{path}: there is no such file or folder")
+        raise UserError(f"{path}: {published.unknown(str(source))}")
     if path.is_dir() and not bundle.is_bundle(path):
         for inner in ("best", "bundle"):
             if bundle.is_bundle(path / inner):
@@ -127,9 +149,10 @@ def with_fresh_head(model: Model, num_classes: int) -> Model:
         for name, tensor in fresh.state_dict().items()
     }
     fresh.load_state_dict(state, assign=True)
-    fresh.card = Card(preprocessing=model.card.preprocessing, provenance=model.card.provenance)
+    card = model.card
+    fresh.card = Card(preprocessing=card.preprocessing, provenance=card.provenance, assumed=card.assumed)
     head = f"the head is new: {num_classes} classes, all weights 0" if num_classes else "the head is left out"
-    fresh.card.notes = [*model.card.notes, head]
+    fresh.card.notes = [*(note for note in model.card.notes if note != IMAGENET_NOTE), head]
     return fresh.eval()
 
 
@@ -140,14 +163,18 @@ def resize(model: Model, image_size: int | tuple[int, int]) -> None:
         model.card.preprocessing = replace(model.card.preprocessing, image_size=image_size)
 
 
-def _open_folder(folder: Path, given: ModelConfig | None, trusted: bool) -> Source:
+def _open_folder(folder: Path, told: Told, weights_from: WeightsFrom | None) -> Source:
     if bundle.is_bundle(folder):
+        if weights_from:
+            raise UserError(
+                f"{folder}: a bundle holds one set of weights, so --weights-from has nothing to choose between"
+            )
         reading, card = bundle.read_bundle(folder)
-        _check_given(folder, reading, given, trusted=False)
-        return Source(folder, reading, card, reading.state)
+        _check_told(folder, reading, Told(told.config, fields=told.fields))
+        return Source(folder, reading, card, reading.state, ours=True)
     info = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    tensors, metadata = _folder_tensors(folder)
-    reading = _recognise(folder, tensors, given, trusted, metadata, info)
+    contents = _folder_tensors(folder, weights_from)
+    reading = _recognise(folder, contents, told, info)
     card = Card()
     if reading.format == "timm":
         card.preprocessing = _facts(folder / "config.json", timm.preprocessing_from)
@@ -162,7 +189,7 @@ def _open_folder(folder: Path, given: ModelConfig | None, trusted: bool) -> Sour
         count = len(card.label_names)
         card.notes.append(f"WARNING: {count} class names for {reading.config.num_classes} classes: left out")
         card.label_names, card.label_descriptions = (), {}
-    return Source(folder, reading, card, tensors)
+    return Source(folder, reading, card, contents.tensors, ours=METADATA_KEY in contents.metadata)
 
 
 def _facts(path: Path, read: Callable[[dict[str, Any]], Preprocessing | None]) -> Preprocessing | None:
@@ -172,7 +199,7 @@ def _facts(path: Path, read: Callable[[dict[str, Any]], Preprocessing | None]) -
         raise UserError(f"{path}: the preprocessing cannot be read: {error}") from error
 
 
-def _folder_tensors(folder: Path) -> tuple[Tensors, dict[str, str]]:
+def _folder_tensors(folder: Path, weights_from: WeightsFrom | None) -> Contents:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         files = read_json(index).get("weight_map")
@@ -182,8 +209,8 @@ def _folder_tensors(folder: Path) -> tuple[Tensors, dict[str, str]]:
         for name in sorted(set(files.values())):
             if Path(name).name != name:
                 raise UserError(f"{index}: names {name!r}, a file outside the folder")
-            tensors |= read_tensors(folder / name)[0]
-        return tensors, {}
+            tensors |= read_tensors(folder / name, weights_from).tensors
+        return Contents(tensors, {}, [])
     names = ["model.safetensors", "pytorch_model.bin", "model.npz"]
     found = [folder / name for name in names if (folder / name).is_file()]
     if not found:
@@ -191,60 +218,76 @@ def _folder_tensors(folder: Path) -> tuple[Tensors, dict[str, str]]:
         if len(found) != 1:
             what = "several weights files; name one" if found else f"no weights file ({', '.join(SUFFIXES)})"
             raise UserError(f"{folder}: is not a bundle or a run, and has {what}")
-    return read_tensors(found[0])
+    return read_tensors(found[0], weights_from)
 
 
-def _recognise(
-    path: Path,
-    tensors: Tensors,
-    given: ModelConfig | None,
-    trusted: bool,
-    metadata: dict[str, str],
-    info: Mapping[str, Any] = {},
-) -> Reading:
-    told = METADATA_KEY in metadata and not info  # a config.json beside the weights has the last word
-    wanted = given if told else None
-    if told:
-        given, trusted = _own_metadata(path, metadata[METADATA_KEY]), True
-    readers: tuple[tuple[Any, Callable[[], Reading]], ...] = (
-        (google, lambda: google.from_google(tensors, given)),
-        (huggingface, lambda: huggingface.from_huggingface(tensors, given, info)),
-        (torchvision, lambda: torchvision.from_torchvision(tensors, given)),
+def _recognise(path: Path, contents: Contents, told: Told, info: dict[str, Any] | None = None) -> Reading:
+    """Read the tensors in the format whose names they have; `info` is the config.json beside them."""
+    tensors, user, info = contents.tensors, told, info or {}
+    header = METADATA_KEY in contents.metadata and not info  # a config.json beside the weights has the last word
+    if header:
+        told = Told(_own_metadata(path, contents.metadata[METADATA_KEY]), whole=True)
+    try:
+        if not header:
+            told = told.joined(_facts_beside(tensors, told, info), "config.json")
+        reading = _read_format(tensors, told, header, folder=bool(info))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
+    _check_told(path, reading, told)
+    if header:
+        _check_told(path, reading, Told(user.config, fields=user.fields))
+    _refuse_misnamed(path, reading)
+    reading.config = reading.config.with_(name=reading.config.name or name_for(reading.config))
+    reading.notes = [*contents.notes, *reading.notes]
+    return reading
+
+
+def _facts_beside(tensors: Tensors, told: Told, info: dict[str, Any]) -> dict[str, Any]:
+    """What a timm or Hugging Face config.json says of the model; another family's is refused by its name."""
+    facts: dict[str, Any] = {}
+    if "architecture" in info:
+        facts = architectures.facts_of(info, told.named)
+    elif "model_type" in info:
+        families.refuse_by_type(info, told.named)
+        facts = huggingface.facts_of(info, tensors)
+    families.refuse_by_tensors(tensors)
+    return facts
+
+
+def _read_format(tensors: Tensors, told: Told, header: bool, folder: bool) -> Reading:
+    if google.recognises(tensors):
+        return google.from_google(tensors, told)
+    if huggingface.recognises(tensors):
+        return huggingface.from_huggingface(tensors, told)
+    if torchvision.recognises(tensors):
+        return torchvision.from_torchvision(tensors, told)
+    if timm.recognises(tensors):
         # Files of ours may hold what no tensor shows (relative positions, axial blocks): the header is the model.
-        (
-            timm,
-            lambda: (
-                timm.reading_for(given, tensors, "timm") if told and given else timm.from_timm(tensors, given, info)
-            ),
-        ),
+        if header and told.config:
+            return timm.reading_for(told.config, tensors, "timm")
+        return timm.from_timm(tensors, told, folder)
+    raise UserError(
+        f"not a ViT, hybrid or BiT checkpoint that is known; its tensors begin {', '.join(list(tensors)[:4])}"
     )
-    for module, reader in readers:
-        if module.recognises(tensors):
-            try:
-                reading = reader()
-            except UserError as error:
-                raise UserError(f"{path}: {error}") from error
-            except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-                raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
-            _check_given(path, reading, given, trusted)
-            _check_given(path, reading, wanted, trusted=False)
-            _refuse_misnamed(path, reading)
-            reading.config = reading.config.with_(name=reading.config.name or name_for(reading.config))
-            return reading
-    names = ", ".join(list(tensors)[:4])
-    raise UserError(f"{path}: not a ViT, hybrid or BiT checkpoint that is known; its tensors begin {names}")
 
 
 def _refuse_misnamed(path: Path, reading: Reading) -> None:
-    """A tensor inside a layer that nothing reads, or one named almost like another, means that the model computes
-    something we would not: refused. Whole parts that are foreign to the model (other heads) are only reported."""
+    """A tensor inside a layer that nothing reads, one beside the layers that is no known part of a head or of training,
+    or one named almost like another, means that the model computes something we would not: refused. Parts behind the
+    model (other heads) and outside of it are only reported."""
     used = {name for names in reading.origin.values() for name in names}
     layers = {match[0] for name in used if (match := re.match(r".*?\d+[./]", name))}
     optional = ("cls_token", "dist_token", "reg_token", "pos_embed", "head.weight", "head.bias", "fc_norm.weight")
     foreign = ("cls", "pre_logits/kernel", "pre_logits/bias", "head/kernel", "head/bias", "classifier.weight")
     biases = {name.removesuffix("weight") + "bias" for name in used if name.endswith("weight")}
+    patches = PATCHES.get(reading.format, "")
+    owner = reading.origin.get("patch_embed.proj.weight", ("",))[0].removesuffix(patches)
     for name in list(reading.dropped)[:1000]:
-        inside = name.startswith((*layers, "norm_pre.", "attn_pool.", "patch_embed."))
+        inside = name.startswith((*layers, "patch_embed."))
+        if patches and name.startswith(owner):
+            inside = inside or not BEHIND.match(name.removeprefix(owner))
         near = difflib.get_close_matches(name, {*used, *biases, *optional, *foreign}, n=1, cutoff=0.85)
         if inside or near:
             like = f", which is named almost like {near[0]!r}" if near else " that nothing here computes with"
@@ -259,25 +302,19 @@ def _own_metadata(path: Path, text: str) -> ModelConfig:
         raise UserError(f"{path}: the header's model configuration cannot be read") from error
 
 
-def _check_given(path: Path, reading: Reading, given: ModelConfig | None, trusted: bool) -> None:
-    """What the tensors say must be what the user, or the file's header, says."""
-    if given is None:
-        return
-    if trusted:
-        told = {
-            "activation",
-            "norm_eps",
-            "interpolation",
-            "stem_arithmetic",
-            "pooling",
-            "positions",
-            "num_heads",
-        }
-        reading.config = reading.config.with_(**{name: getattr(given, name) for name in told}, name=given.name)
-    for name in ("family", "width", "depth", "patch_size", "mlp_dim", "num_heads", "stages"):
-        mine, theirs = getattr(reading.config, name), getattr(given, name)
-        if mine != theirs:
-            raise UserError(f"{path}: the tensors say {name} {mine}, the model {given.name or 'given'} has {theirs}")
+def _check_told(path: Path, reading: Reading, told: Told) -> None:
+    """Give the model what was told and no tensor shows; for the rest, tensors and what was told must agree."""
+    unseen = {name: told.get(name) for name in UNSEEN if name != "num_heads" and told.get(name) is not None}
+    if reading.format != "bundle":
+        reading.config = reading.config.with_(**unseen, **({"name": told.name} if told.whole else {}))
+    for name, value in told.fields.items():
+        if (mine := getattr(reading.config, name)) != value:
+            raise UserError(f"{path}: the tensors say {name} {mine}, config.json or --model says {value}")
+    if told.config is not None:
+        for name in ("family", "width", "depth", "patch_size", "mlp_dim", "num_heads", "stages"):
+            mine, theirs = getattr(reading.config, name), getattr(told.config, name)
+            if mine != theirs:
+                raise UserError(f"{path}: the tensors say {name} {mine}, the model {told.name or 'given'} has {theirs}")
 
 
 def _set_preprocessing(found: Source, wanted: str | Preprocessing | None) -> None:
@@ -288,8 +325,8 @@ def _set_preprocessing(found: Source, wanted: str | Preprocessing | None) -> Non
         own = found.card.preprocessing or assumed(found.reading.format, config)[0]
         found.card.preprocessing = asked(wanted, config, own)
     elif found.card.preprocessing is None:
-        found.card.preprocessing, note = assumed(found.reading.format, config)
-        found.card.notes.append(note)
+        found.card.preprocessing, found.card.assumed = assumed(found.reading.format, config)
+        found.card.notes.append(found.card.assumed)
 
 
 def _complaints(reading: Reading, state: Mapping[str, Tensor]) -> list[str]:

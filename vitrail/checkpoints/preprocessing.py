@@ -20,12 +20,12 @@ BY_FORMAT: dict[str, dict[str, Any]] = {
 }
 
 
-FIELDS = ("mean", "std", "crop", "crop_fraction", "resample")
+FIELDS = ("mean", "std", "crop", "crop_fraction", "resample", "range")
 
 
 def asked(text: str, config: ModelConfig, own: Preprocessing) -> Preprocessing:
     """A name, fields in place of the model's own, or of a name's: `half`, `crop_fraction=0.875,mean=0.48:0.46:0.41`,
-    `imagenet,crop=squash,resample=bilinear`."""
+    `imagenet,crop=squash,resample=bilinear`, `range=0:4095`, `range=dtype`."""
     first, *rest = text.split(",")
     if "=" in first:
         rest = [first, *rest]
@@ -56,12 +56,16 @@ def _field(text: str, config: ModelConfig) -> tuple[str, Any]:
         raise UserError(f"--preprocessing: {text!r} is no field with its value; there are {', '.join(FIELDS)}")
     if name in ("crop", "resample"):
         return name, value
+    if name == "range" and value == "dtype":
+        return name, None
     try:
         numbers = [float(each) for each in value.split(":")]
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
         raise UserError(f"--preprocessing: {text!r} must be numbers, with colons between those of several channels")
+    if name == "range":
+        return name, tuple(numbers)
     wanted = 1 if name == "crop_fraction" else config.channels
     if len(numbers) not in (1, wanted):
         raise UserError(f"--preprocessing: {text!r} has {len(numbers)} numbers, and {wanted} are needed")
@@ -72,20 +76,21 @@ def assumed(format: str, config: ModelConfig) -> tuple[Preprocessing, str]:  # n
     """(preprocessing, the note that says so)."""
     facts = BY_FORMAT.get(format, NAMED["half"])
     preprocessing = _for(facts, config)
-    note = (
-        f"the weights carry no preprocessing; assumed mean {_numbers(preprocessing.mean)}, "
-        f"std {_numbers(preprocessing.std)}, {preprocessing.resample}, "
-        + ("a plain resize" if preprocessing.crop == "squash" else f"crop fraction {preprocessing.crop_fraction}")
-        + " (--preprocessing says otherwise)"
-    )
-    return preprocessing, note
+    return preprocessing, f"the weights carry no preprocessing; assumed {words(preprocessing)}"
+
+
+def words(preprocessing: Preprocessing) -> str:
+    """What was assumed or chosen, and how to say otherwise."""
+    crop = "a plain resize" if preprocessing.crop == "squash" else f"crop fraction {preprocessing.crop_fraction}"
+    return f"{normalised(preprocessing)}, {preprocessing.resample}, {crop} (--preprocessing says otherwise)"
+
+
+def normalised(preprocessing: Preprocessing) -> str:
+    mean, std = (" ".join(f"{value:g}" for value in values) for values in (preprocessing.mean, preprocessing.std))
+    return f"mean {mean}, std {std}"
 
 
 def _for(facts: dict[str, Any], config: ModelConfig) -> Preprocessing:
     if config.channels != 3:
         facts = {**facts, "mean": (0.5,) * config.channels, "std": (0.5,) * config.channels}
     return Preprocessing(image_size=config.image_size, **facts)
-
-
-def _numbers(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:g}" for value in values)

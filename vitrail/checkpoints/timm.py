@@ -12,11 +12,12 @@ from torch import Tensor
 
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
+from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import Interpolation, ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.models.build import build
 
-PREFIXES = ("module.", "model.", "_orig_mod.", "backbone.", "encoder.")
+PREFIXES = ("module.", "model.", "_orig_mod.", "backbone.", "encoder.", "timm_model.")
 PATCHES = "patch_embed.proj.weight"
 DECODER = ("decoder_", "mask_token")
 SIZES = {(192, 12): "tiny", (384, 12): "small", (768, 12): "base", (1024, 24): "large", (1280, 32): "huge"}
@@ -40,17 +41,16 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.endswith((PATCHES, "stem.conv.weight")) for name in tensors)
 
 
-def from_timm(tensors: Mapping[str, Tensor], given: ModelConfig | None = None, info: Any = None) -> Reading:
-    """`info` is the folder's config.json, where there is one."""
+def from_timm(tensors: Mapping[str, Tensor], told: Told = NOTHING, folder: bool = False) -> Reading:
+    """`told` is what is known beside the tensors; `folder`: they came with timm's config.json."""
     notes: list[str] = []
-    info = info or {}
     full_names = _stripped(tensors)
     tensors = {short: tensors[name] for short, name in full_names.items()}
     tensors, full_names = _fold_dinov2(tensors, full_names, notes)
     if "patch_embed.proj.weight" not in tensors:
-        config = _resnet_config(tensors, given)
+        config = _resnet_config(tensors, told)
     else:
-        config = _config(tensors, info, given, notes)
+        config = _config(tensors, told, folder, notes)
     decoder = [name for name in tensors if name.startswith(DECODER)]
     state, origin = read([*rules(config), *(same(name, name) for name in decoder)], tensors, "the file")
     used = {name for names in origin.values() for name in names}
@@ -240,7 +240,7 @@ def _why(name: str) -> str:
     return "not a part of the model"
 
 
-def _resnet_config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> ModelConfig:
+def _resnet_config(tensors: Mapping[str, Tensor], told: Told) -> ModelConfig:
     root = tensors["stem.conv.weight"]
     stages = tuple(
         count(tensors, rf"stages\.{stage}\.blocks\.(\d+)\.") for stage in range(count(tensors, r"stages\.(\d+)\."))
@@ -249,9 +249,9 @@ def _resnet_config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> 
         raise UserError("the file has a ResNet's root but no stage")
     factor = root.shape[0] // 64
     return ModelConfig(
-        name=given.name if given else "",
+        name=told.name,
         family="resnet",
-        image_size=given.image_size if given else 224,
+        image_size=told.config.image_size if told.config else 224,
         channels=root.shape[1],
         stages=stages,
         stem_width=root.shape[0],
@@ -268,34 +268,44 @@ def _resnet_config(tensors: Mapping[str, Tensor], given: ModelConfig | None) -> 
     )
 
 
-def _config(
-    tensors: Mapping[str, Tensor], info: dict[str, Any], given: ModelConfig | None, notes: list[str]
-) -> ModelConfig:
+def _config(tensors: Mapping[str, Tensor], told: Told, folder: bool, notes: list[str]) -> ModelConfig:
     projection, depth = tensors[PATCHES], count(tensors, r"blocks\.(\d+)\.")
     first, second = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
     if not depth or first is None or second is None or projection.ndim != 4 or first.ndim != 2 or second.ndim != 2:
         raise UserError("the file has a patch projection but no whole Transformer block")
-    arguments = info.get("model_args") or {}
     width, patch_size = projection.shape[0], projection.shape[2]
     stages, stem_width, channels = _stem(tensors, projection.shape[1])
     registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
     class_token, distilled = "cls_token" in tensors, "dist_token" in tensors
-    prefix = int(class_token) + int(distilled) + registers
     stride = ModelConfig(patch_size=1, stages=stages, image_size=1024).stem_stride
-    if given is None and "img_size" in arguments:
-        given = ModelConfig(image_size=arguments["img_size"], patch_size=1)
     positions = tensors.get("pos_embed")
-    size, class_position = grid_of(positions, prefix, patch_size * stride, given)
-    after = "fc_norm.weight" in tensors
-    average = after or not class_token or "avg" in (arguments.get("global_pool"), info.get("global_pool"))
-    heads = arguments.get("num_heads") or heads_of(width, depth, given, notes)
+    prefix = int(class_token) + int(distilled) + registers
+    size, class_position = grid_of(positions, prefix, patch_size * stride, told)
+    after, scaled = "fc_norm.weight" in tensors, "blocks.0.ls1.gamma" in tensors
+    if positions is None and told.get("positions") != "none":
+        raise UserError(
+            "the file has no positions: a ViT with rotary or relative ones, which this program's has not; if it has "
+            "none at all, say so (--model positions=none)"
+        )
+    if after and not (class_token or registers or scaled or told.named):
+        raise UserError(
+            "the file may be a post-norm ViT (timm's vit_base_patch16_rpn_224 has the same names), which this "
+            "program's is not; if it is pre-norm, say which model it is (--model NAME, or fields: --model num_heads=12)"
+        )
     gated = second.shape[1] * 2 == first.shape[0]
-    activation = arguments.get("act_layer") or "gelu"
-    if activation not in ("gelu", "gelu_tanh", "gelu_erf"):
-        raise UserError(f"config.json: act_layer {activation!r} is not known; gelu and gelu_tanh are")
-    tanh = activation == "gelu_tanh"
+    heads, assumed = heads_of(width, depth, told, gated)
+    pooling = told.get("pooling") or ("average" if after or not class_token else "class")
+    activation = "swiglu" if gated else told.get("activation") or "gelu"
+    notes += note_of(
+        [
+            *([f"{heads} heads"] if assumed else []),
+            *([] if gated or told.get("activation") else ["exact GELU"]),
+            *([] if after or told.get("pooling") else [f"pooling {pooling}"]),
+            *([] if told.get("norm_eps") else ["LayerNorm before each part, eps 1e-06"]),
+        ]
+    )
     return ModelConfig(
-        name=given.name if given else "",
+        name=told.name,
         image_size=size,
         channels=channels,
         patch_size=patch_size,
@@ -308,24 +318,24 @@ def _config(
         stem_width=stem_width,
         stem_arithmetic="timm",
         positions="none" if positions is None else "learned",
-        interpolation=_convention(tensors, info),
+        interpolation=_convention(tensors, folder),
         class_token=class_token,
         class_position=class_position,
         distillation_token=distilled,
         registers=registers,
-        pooling="average" if average else "class",
+        pooling=pooling,
         norm_after_pooling=after,
         representation_size=tensors["pre_logits.fc.bias"].shape[0] if "pre_logits.fc.bias" in tensors else 0,
-        activation="swiglu" if gated else "gelu_tanh" if tanh else "gelu",
-        norm_eps=1e-6,
+        activation=activation,
+        norm_eps=told.get("norm_eps") or 1e-6,
         qkv_bias="blocks.0.attn.qkv.bias" in tensors,
-        layer_scale=1e-5 if "blocks.0.ls1.gamma" in tensors else None,
+        layer_scale=1e-5 if scaled else None,
     )
 
 
-def _convention(tensors: Mapping[str, Tensor], info: dict[str, Any]) -> Interpolation:
+def _convention(tensors: Mapping[str, Tensor], folder: bool) -> Interpolation:
     """Whose file it is: MAE's has a decoder, DINOv2's a mask token alone; a timm folder is timm's in any case."""
-    if info or "mask_token" not in tensors:
+    if folder or "mask_token" not in tensors:
         return "timm"
     return "huggingface" if any(name.startswith("decoder_") for name in tensors) else "dinov2"
 

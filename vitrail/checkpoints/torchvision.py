@@ -6,19 +6,22 @@ from torch import Tensor
 
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
+from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 
 LAYER = "encoder.layers.encoder_layer_"
+PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
+"""(width, depth) of torchvision's own models: their heads are known."""
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return "conv_proj.weight" in tensors and "class_token" in tensors
 
 
-def from_torchvision(tensors: Mapping[str, Tensor], given: ModelConfig | None = None) -> Reading:
+def from_torchvision(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
     notes: list[str] = []
-    config = _config(tensors, given, notes)
+    config = _config(tensors, told, notes)
     # Files older than torchvision 0.14 call the two Linears of the MLP linear_1 and linear_2.
     old = f"{LAYER}0.mlp.linear_1.weight" in tensors
     state, origin = read(rules(config, old), tensors, "the torchvision file")
@@ -84,22 +87,24 @@ def _both(native: str, foreign: str) -> Iterator[Rule]:
     yield same(f"{native}.bias", f"{foreign}.bias")
 
 
-def _config(tensors: Mapping[str, Tensor], given: ModelConfig | None, notes: list[str]) -> ModelConfig:
+def _config(tensors: Mapping[str, Tensor], told: Told, notes: list[str]) -> ModelConfig:
     projection = tensors["conv_proj.weight"]
     depth = count(tensors, r"encoder\.layers\.encoder_layer_(\d+)\.")
     hidden = next((t for name, t in tensors.items() if name.endswith(("mlp.0.weight", "mlp.linear_1.weight"))), None)
     if not depth or hidden is None or projection.ndim != 4:
         raise UserError("the file has torchvision's patch projection but no whole encoder layer")
     width, channels, patch_size = projection.shape[:3]
-    size, _ = grid_of(tensors.get("encoder.pos_embedding"), 1, patch_size, given)
+    size, _ = grid_of(tensors.get("encoder.pos_embedding"), 1, patch_size, told)
+    heads, assumed = heads_of(width, depth, told)
+    notes += note_of([f"{heads} heads"] if assumed and (width, depth) not in PUBLISHED else [])
     return ModelConfig(
-        name=given.name if given else "",
+        name=told.name,
         image_size=size,
         channels=channels,
         patch_size=patch_size,
         width=width,
         depth=depth,
-        num_heads=heads_of(width, depth, given, notes),
+        num_heads=heads,
         mlp_dim=hidden.shape[0],
         num_classes=tensors["heads.head.bias"].shape[0] if "heads.head.bias" in tensors else 0,
         representation_size=tensors["heads.pre_logits.bias"].shape[0] if "heads.pre_logits.bias" in tensors else 0,

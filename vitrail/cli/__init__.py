@@ -3,7 +3,9 @@
 import importlib
 import json
 import re
+import signal
 import sys
+import time
 from collections.abc import Callable
 from inspect import cleandoc, unwrap  # the package has an `inspect` of its own
 from typing import Any
@@ -13,7 +15,7 @@ from vitrail.errors import UserError
 COMMANDS = {
     "train": "train a model: a recipe by name, on embedded data or your own",
     "finetune": "start from a trained model and a folder of photos",
-    "evaluate": "top-1, top-5, per class and confusion of a model on a data set",
+    "evaluate": "how good a model is on a data set: accuracy, mAP or R2, over all and by class",
     "fewshot": "how good a model's features are with a few labelled images of each class",
     "inspect": "look inside a model: filters, positions, attention, and what its answers rest on",
     "study": "the paper's studies: sweeps of trainings with a table, a picture and a conclusion",
@@ -30,6 +32,9 @@ COMMANDS = {
 
 GROUPS = {"data": ("check", "shard")}
 
+SECONDS_TO_BE_ENDED = 10.0
+"""How long a process waits for its launcher to end it, once another process says what is wrong with their job."""
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: find the command, run it, and turn what goes wrong into one clear message."""
@@ -37,7 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _run(arguments)
     except UserError as error:
-        if not error.said_by_another:
+        if error.said_by_another:
+            _wait_to_be_ended()
+        else:
             print(f"vitrail: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
@@ -47,6 +54,16 @@ def main(arguments: list[str] | None = None) -> None:
         # The reader of our output went away (`vitrail models | head`): nothing is wrong.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _wait_to_be_ended() -> None:
+    """Wait until the launcher ends this process, because another one says what is wrong and ends.
+
+    A launcher ends all processes as soon as one has failed: were this one the first to end, the other would be ended
+    before it had spoken, and nobody would have said anything. Returns where no launcher ends it within the time.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(SECONDS_TO_BE_ENDED)
 
 
 def emit_json(document: Any) -> None:
@@ -91,6 +108,9 @@ def read_flags(command: Callable[..., None], arguments: list[str], name: str) ->
     """Call a command with what its flags say."""
     import tyro
 
+    from vitrail.cli.spelling import check_flags, command_flags
+
+    check_flags(arguments, command_flags(command), f"vitrail {name}")
     documented = unwrap(command)
     # A sentence over two lines of the code is one in the help.
     documented.__doc__ = re.sub(r"\n {8,}", " ", cleandoc(documented.__doc__ or ""))
@@ -118,6 +138,6 @@ def _help() -> str:
             *lines,
             "",
             "Every command takes --json: one JSON document on stdout, everything else on stderr.",
-            "Exit status: 0 done, 2 something you can fix, 1 a bug, 130 or 143 interrupted.",
+            "Exit status: 0 done, 2 something you can fix, 1 a bug, 129, 130 or 143 interrupted.",
         ]
     )

@@ -9,21 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Container, Sequence
-from typing import Protocol
 
-from vitrail.inference.inputs import STDIN, find
-from vitrail.inference.outputs import writable
+from vitrail.inference.inputs import STDIN, find, writable
+from vitrail.inference.jobs.job import Progress
+from vitrail.io.progress import duration
 
 _WIDTH, _NARROW = 30, 8
 """Of a bar; a narrower one is left out."""
-
-
-class Progress(Protocol):
-    n: int
-    errors: int
-
-    @property
-    def speed(self) -> float: ...
 
 
 class Total:
@@ -52,10 +44,8 @@ class Bar:
         self.terminal = sys.stderr.isatty() and processes > 0
         self.last = time.monotonic()
 
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Removes the line."""
         if self.terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -73,7 +63,7 @@ class Bar:
         text = f"{done.n:,} of {total:,} pictures" if total else f"{done.n:,} pictures"
         text += f"  {done.speed:.1f} images/s"
         if total and done.speed:
-            text += f"  {_duration((total - done.n) / done.speed)} left"
+            text += f"  {duration((total - done.n) / done.speed)} left"
         text += f"  {done.errors} unreadable" * bool(done.errors)
         text += f"  (in the first of {self.processes} processes)" * (self.processes > 1)
         if not self.terminal:
@@ -85,8 +75,3 @@ class Bar:
             full = width * done.n // total
             text = f"{'━' * full}{'─' * (width - full)}  {text}"
         return text[:room]
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

@@ -124,7 +124,7 @@ def _ours(model: "ViT", engines: Any, folder: Path) -> "dict[str, Twin]":
         except UserError as error:
             note(f"without our model on {name}: {error}")
             continue
-        found[f"vitrail {name}"] = Twin(lambda images, engine=engine: torch.from_numpy(engine.logits(images.numpy())))
+        found[f"vitrail {name}"] = Twin(lambda images, engine=engine: torch.from_numpy(engine.outputs(images.numpy())))
     return found
 
 
@@ -205,14 +205,13 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def _keep(out: Path, rows: list[dict[str, Any]], machine: str, rounds: int) -> None:
-    from vitrail.checkpoints.files import json_text
-    from vitrail.drawing.page import write
     from vitrail.drawing.ratios import ratios
+    from vitrail.io.files import json_text, write_bytes
 
     compared = [row for row in rows if row["unit"] == TIMES]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write(out / "bench.json", json_text({"machine": machine, "rounds": rounds, "rows": rows}).encode())
-        write(out / "bench.png", ratios(compared) if compared else None)
+        write_bytes(out / "bench.json", json_text({"machine": machine, "rounds": rounds, "rows": rows}).encode())
+        write_bytes(out / "bench.png", ratios(compared) if compared else None)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written: {error.strerror or error}") from error

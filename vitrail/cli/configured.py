@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.cli import emit_json, note
-from vitrail.config import TrainConfig
+from vitrail.cli.spelling import check_flags, field_flags
+from vitrail.config import ModelConfig, TrainConfig
+from vitrail.config.training import scaled_warmup
 from vitrail.errors import UserError
 from vitrail.launched import is_first, started_together
-from vitrail.models.sizes import config_for
-
-SIZE_FIELDS = ("name", "width", "depth", "num_heads", "mlp_dim", "patch_size", "stages", "stem_width", "family")
+from vitrail.models.sizes import size_fields
 
 
 class Flags:
@@ -20,16 +20,25 @@ class Flags:
 
     def __init__(self, arguments: list[str], positional: bool):
         self.rest = list(arguments)
-        self.help = any(flag in self.rest for flag in ("-h", "--help"))
+        self.own: list[str] = []
+        """Those that were asked for: names without the two hyphens."""
+        self.help_all = self.switch("--help-all")
+        self.help = self.switch("-h") | self.switch("--help") | self.help_all
         self.positional = self.rest.pop(0) if positional and self.rest and not self.rest[0].startswith("-") else None
         self.json, self.resume = self.switch("--json"), self.switch("--resume")
         self.out, self.size = self.value("--out"), self.value("--model.size")
         self.processes = self.value("--processes")
-        if (source := self.value("--data")) is not None:
-            self.rest += ["--data.source", source]
+        self.task = self.value("--task")
+        if self.task is not None:
+            self.rest += ["--data.task", self.task]
+        short, source = self.value("--data"), self.value("--data.source")
+        self.source = source if short is None else short
+        if self.source is not None:
+            self.rest += ["--data.source", self.source]
 
     def switch(self, name: str) -> bool:
         found = name in self.rest
+        self.own.append(name.removeprefix("--"))
         self.rest = [each for each in self.rest if each != name]
         return found
 
@@ -39,6 +48,7 @@ class Flags:
     def value(self, name: str) -> str | None:
         """The value of `--name VALUE` or `--name=VALUE`, both accepted; the last one counts."""
         found, kept, index = None, [], 0
+        self.own.append(name.removeprefix("--"))
         while index < len(self.rest):
             each = self.rest[index]
             if each == name:
@@ -54,18 +64,54 @@ class Flags:
         return found
 
 
-def read_fields(default: TrainConfig, flags: Flags, prog: str, description: str) -> TrainConfig:
-    """The configuration with the fields that were given on the command line."""
+def show_help(text: str, config: TrainConfig | None, flags: Flags, prog: str) -> None:
+    """Print the help of a command; with --help-all also every field of the configuration."""
+    print(text)
+    if flags.help_all:
+        flags.rest = ["--help"]
+        read_fields(config or TrainConfig(epochs=1), flags, prog, "Every field of the configuration is a flag too.")
+
+
+def read_fields(default: TrainConfig, flags: Flags, prog: str, description: str = "") -> TrainConfig:
+    """The configuration with the fields that were given on the command line. A run that is made shorter has a shorter
+    warm-up, unless that is given."""
     import tyro
 
-    if flags.size is not None:
-        size = config_for(flags.size, image_size=default.model.image_size)
-        default = default.with_(model=default.model.with_(**{name: getattr(size, name) for name in SIZE_FIELDS}))
+    check_flags(flags.rest, [*flags.own, *field_flags(default)], prog)
+    planned = default
+    arguments = [*_size_flags(flags.size, default.model), *flags.rest] if flags.size is not None else flags.rest
     steps, epochs = flags.given("--steps"), flags.given("--epochs")
     if steps != epochs:  # one of them takes the place of the other, whichever the recipe has
         default = default.with_(steps=1, epochs=None) if steps else default.with_(steps=None, epochs=1)
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
-    return tyro.cli(TrainConfig, default=default, args=flags.rest, prog=prog, description=description, config=style)
+    config = tyro.cli(TrainConfig, default=default, args=arguments, prog=prog, description=description, config=style)
+    if steps == epochs or flags.given("--schedule.warmup-steps"):
+        return config
+    scaled = scaled_warmup(config, planned, lambda: _training_samples(config))
+    if scaled != config and is_first() and flags.processes is None:
+        now, before = scaled.schedule.warmup_steps, config.schedule.warmup_steps
+        note(f"warm-up: {now} steps in place of {before}, since the run is shorter (else --schedule.warmup-steps)")
+    return scaled
+
+
+def _training_samples(config: TrainConfig) -> int:
+    from vitrail.data import open_data
+
+    return len(open_data(config.data).split("train"))
+
+
+def _size_flags(size: str, default: ModelConfig) -> list[str]:
+    """A model's name as the flags it stands for. They come before those given, which count more, and all of them are
+    checked together: a size need not go with what the recipe has, only with the model that is asked for."""
+    found = []
+    for name, value in size_fields(size).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            if value != getattr(default, name):
+                found.append(f"--model.{flag}" if value else f"--model.no-{flag}")
+        else:
+            found += [f"--model.{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+    return found
 
 
 def free_folder(name: str) -> Path:
@@ -105,8 +151,13 @@ def run_training(config: TrainConfig, out: Path, resume: bool, json: bool, again
         return
     print(result.summary())
     print(f"model:  {result.bundle}\nreport: {result.run / 'report.html'}")
-    verb = "finetune" if config.self_supervised else "evaluate"
-    print(f"next:   vitrail {verb} {shlex.quote(str(out))} --data {shlex.quote(config.data.source)}")
+    name = shlex.quote(str(out))
+    if config.self_supervised:
+        # Neighbours are asked where there are labels: without them the data to fine-tune on is another.
+        data = shlex.quote(config.data.source) if "knn_top1" in result.metrics else "FOLDER_OF_CLASS_FOLDERS"
+        print(f"next:   vitrail finetune {name} --data {data}")
+    else:
+        print(f"next:   vitrail predict {name} PHOTO\n        vitrail serve {name}")
 
 
 def command_line(*parts: Any) -> str:

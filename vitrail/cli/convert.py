@@ -25,8 +25,9 @@ def command(
 ) -> None:
     """Convert weights, and report what was mapped, dropped or made up, and how far the logits are apart.
 
-    The source may be a bundle or run folder, a timm or Hugging Face folder, a .safetensors, .npz or .pth file, or
-    hf:owner/name. Its format, size and grid are recognised from the tensors.
+    The source may be a bundle or run folder, a timm or Hugging Face folder, a .safetensors, .npz or .pth file,
+    hf:owner/name, or the name of published weights such as Ti/16 (vitrail models --weights). Its format, size and
+    grid are recognised from the tensors.
 
     Args:
         source: What to convert.

@@ -18,27 +18,32 @@ def check(
     val_fraction: float = DataConfig.val_fraction,
     test_fraction: float = DataConfig.test_fraction,
     max_pixels: int = DataConfig.max_pixels,
+    values: Annotated[str | None, tyro.conf.arg(name="range")] = DataConfig.range,
     workers: int | None = None,
     json: bool = False,
 ) -> None:
     """Decode every image of a data set and report what is wrong with it.
 
     Finds unreadable files, odd modes, exact and near duplicates, leaks between the splits and contradicting
-    labels; shows class balance and sizes. Writes check.html and check.json.
+    labels; shows class balance and sizes; says where pictures with more than 8 bits use little of their range. Takes
+    pictures of any number of channels. Writes check.html and check.json.
 
     Args:
-        src: digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files,
-            hf:owner/name, or the URL of shards or .parquet files.
-        out: Folder for check.html and check.json.
+        src: digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, .tar shards,
+            .parquet, a folder of idx or CIFAR files, hf:owner/name, or the URL of shards or .parquet files.
+        out: Folder for check.html and check.json: new, empty, or with an earlier report in it.
         split_seed: Seeds the split of a source that has none of its own.
         val_fraction: Share set aside for validation where the source has no val split.
         test_fraction: Share set aside for the test where the source has no splits at all.
         max_pixels: Larger images are refused by their header.
+        values: Read pictures with more than 8 bits a channel as training with this --data.range would: dtype, auto,
+            LOW,HIGH or percentiles such as 1%,99%.
         workers: Threads that decode; all processors by default.
         json: Print the findings as JSON.
     """
     from vitrail.data import open_data
     from vitrail.data.doctor_report import render
+    from vitrail.io.folders import report_folder
 
     source = open_data(
         DataConfig(
@@ -48,20 +53,21 @@ def check(
             test_fraction=test_fraction,
             max_pixels=max_pixels,
             workers=workers,
+            range=values,
         )
     )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be made a folder: {error.strerror}") from error
     for text in source.notes:
         note(f"note: {text}")
-    findings = _examine(source, max_pixels, workers)
-    try:
-        (out / "check.json").write_text(json_format.dumps(findings, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        (out / "check.html").write_text(render(findings, source), "utf-8")
-    except OSError as error:
-        raise UserError(f"the report cannot be written to --out {out}: {error.strerror}") from error
+    with report_folder(out, frozenset({"check.html", "check.json"})) as folder:
+        findings = _examine(source, max_pixels, values, workers)
+        for text in findings["notes"][len(source.notes) :]:
+            note(f"note: {text}")
+        page, document = render(findings, source), json_format.dumps(findings, indent=2, ensure_ascii=False)
+        try:
+            (folder / "check.json").write_text(f"{document}\n", "utf-8")
+            (folder / "check.html").write_text(page, "utf-8")
+        except OSError as error:
+            raise UserError(f"the report cannot be written to --out {out}: {error.strerror}") from error
     if json:
         emit_json(findings)
     else:
@@ -94,9 +100,9 @@ def shard(
         json: Print what was written as JSON.
     """
     from vitrail.data import open_data
-    from vitrail.data.progress import progress
     from vitrail.data.shard_writer import write_shards
     from vitrail.data.sizes import byte_count
+    from vitrail.io.progress import progress
 
     shard_bytes = byte_count(size, "--size")
     config = DataConfig(source=src, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
@@ -114,13 +120,17 @@ def shard(
             print(f"left out: {each['id']} {each['reason']}")
 
 
-def _examine(source: Any, max_pixels: int, workers: int | None) -> dict[str, Any]:
+def _examine(source: Any, max_pixels: int, values: str | None, workers: int | None) -> dict[str, Any]:
     """The check, under a progress bar where a person is watching."""
     from vitrail.data.doctor import check_source
-    from vitrail.data.progress import progress
+    from vitrail.data.ranges import resolved
+    from vitrail.io.progress import progress
 
+    training = source.splits.get("train", source.all)
+    limits = resolved(values, None, training, max_pixels)
     with progress("decoding", sum(len(split) for split in source.splits.values())) as advance:
-        return check_source(source, max_pixels=max_pixels, workers=workers, progress=advance).to_json()
+        found = check_source(source, max_pixels=max_pixels, limits=limits, workers=workers, progress=advance)
+        return found.to_json()
 
 
 def _print_table(findings: dict[str, Any]) -> None:
@@ -128,7 +138,7 @@ def _print_table(findings: dict[str, Any]) -> None:
     sizes = findings["sizes"]
     rows = [
         ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
-        ("classes", f"{len(counts):,}  (of {min(counts):,} to {max(counts):,} images)"),
+        ("classes", f"{len(counts):,}  (of {min(counts):,} to {max(counts):,} images)" if counts else "none"),
         ("unreadable", _count(findings["corrupt"], "reason")),
         ("damaged shards", _count(findings["damaged_shards"], "reason", "shard")),
         ("unusual modes", _count(findings["odd_modes"], "mode")),

@@ -1,7 +1,7 @@
-"""`vitrail embed MODEL PATH... --out FILE.parquet`: the features of pictures, for search and clustering."""
+"""`vitrail embed MODEL PATH... --out FILE`: the features of pictures, for search and clustering."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -30,12 +30,14 @@ def command(
     weights: Annotated[Weights, Flags] = Weights(),
     json: bool = False,
 ) -> None:
-    """What the head sees of each picture, as a parquet file with the columns id, path, embedding and error.
+    """What the head sees of each picture: the features, for search and clustering.
 
     Args:
-        model: A bundle, a run folder, a weights file, hf:owner/name, or an exported .onnx or .xml file.
+        model: A bundle, a run folder, a weights file, hf:owner/name, a name such as Ti/16 (vitrail models --weights),
+            or an exported .onnx or .xml file.
         paths: Image files, folders, quoted globs, .tar and .zip archives; - reads a list from stdin.
-        out: The .parquet file.
+        out: The file. .parquet has the columns id, path, embedding and error; .npy is an array with a row a picture
+            (NaN where it cannot be read), beside it FILE.paths.csv; .csv has path, error and a column a feature.
         dtype: float16 halves the file.
         resume: Go on with --out: what it has is not done again.
         overwrite: Replace what is there.
@@ -49,21 +51,17 @@ def command(
             torchrun.
         json: Print one JSON document, a summary.
     """
-    from vitrail.cli.streaming import Output, Work, tell, write
+    from vitrail.cli.jobs import Display, check_arguments, tell
     from vitrail.inference.choose import Loading
-    from vitrail.inference.outputs import check_out, open_embeddings
+    from vitrail.inference.inputs import Pictures
+    from vitrail.inference.jobs.embeddings import EmbeddingRows
+    from vitrail.inference.jobs.job import JobRequest, write
+    from vitrail.inference.jobs.outputs import OutputFile
 
     with together.alike():
-        check_out(out, (".parquet",))
-    work = Work(model, paths, engine, Loading(**weights.options(), device=device), batch_size, workers)
-
-    def rows(job: Any, inputs: Any) -> Any:
-        for batch in job.predictor.embeddings(inputs):
-            yield [{"path": each.path, "embedding": each.vector, "error": each.error} for each in batch]
-
-    def opened(job: Any, path: Path, *, resume: bool, overwrite: bool) -> Any:
-        width = job.predictor.engine.facts.features_width
-        return open_embeddings(path, width, dtype, resume=resume, overwrite=overwrite)
-
-    job, done = write(work, Output(out, resume, overwrite, opened, rows))
-    tell(job, done, out, json, width=job.predictor.engine.facts.features_width, dtype=dtype)
+        output = OutputFile(out, EmbeddingRows.formats, resume, overwrite)
+        loading = Loading(**weights.options(), device=device)
+        check_arguments(model, paths)
+    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers)
+    result = write(request, output, EmbeddingRows(dtype), Display(paths))
+    tell(result, json, width=result.facts.features_width, dtype=dtype)

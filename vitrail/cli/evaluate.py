@@ -1,7 +1,7 @@
 """`vitrail evaluate MODEL --data SRC`: how good a model is, every sample counted once."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
@@ -11,8 +11,9 @@ from vitrail.cli.weights import Flags, NamedWeights
 
 if TYPE_CHECKING:
     from vitrail.data import Source, Split
+    from vitrail.data.measured import Measured
+    from vitrail.tasks.base import Meter
 
-_HARDEST = 5
 _PATIENCE = 2.0
 """Seconds before a bar appears: what is done sooner needs none."""
 
@@ -30,40 +31,54 @@ def command(
     split: str | None = None,
     out: Path | None = None,
     real: Path | None = None,
+    folds: int | None = None,
     batch_size: int = 64,
     workers: int | None = None,
     device: str = "auto",
-    subset: bool = False,
     processes: int | None = None,
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
-    """Top-1, top-5, loss and calibration of a model on a data set, over all and by class.
+    """Measure a model on a data set, over all and by class: top-1, top-5, loss and calibration; of a model of labels
+    mAP and F1, of one of numbers MAE, RMSE and R2.
 
-    The model's own preprocessing is used, and classes are matched by name: a data set with other classes is an error.
+    The model's own preprocessing is used, and classes are matched by name: a data set with classes that the model does
+    not know is an error, one with only some of the model's is measured with a note.
 
     Args:
-        model: A bundle, a run folder, a weights file, or hf:owner/name.
+        model: A bundle, a run folder, a weights file, hf:owner/name, an exported .onnx or .xml file, or a name such as
+            Ti/16 (vitrail models --weights).
         data: The data set: digits, mnist5k, a folder of class folders, ...
-        split: train, val, test, or all; by default test, or what there is.
+        split: train, val, test, or all. By default the data set's own test, or its val; where it has neither, all of
+            it, or if the model was trained on it the part that training set aside.
         out: A folder for report.html, its pictures, evaluation.json and predictions.csv.
         real: ImageNet-ReaL's real.json: score the ImageNet validation images by these labels too.
+        folds: Cross-validate a head in closed form on the data, in so many folds (5 is usual), in place of measuring
+            the model's own: each fold is asked of a head that was solved on the features of all others.
         batch_size: Images at a time.
         workers: Threads that read images.
         device: auto, cpu, cuda, mps.
-        subset: Accept a data set that has only some of the model's classes.
         processes: Share the images among so many processes of this machine; over several machines, start it by
             torchrun.
         json: Print one JSON document.
     """
+    from vitrail.cli.folds import Asked, cross_validate
     from vitrail.data import match_classes
     from vitrail.data.loader import EvaluationLoader
+    from vitrail.data.ranges import measure as measure_values
+    from vitrail.data.ranges import range_notes
     from vitrail.errors import UserError
-    from vitrail.evaluation import real_labels, report
-    from vitrail.evaluation.accuracy import Accuracy, measure, merged
+    from vitrail.evaluation import normalisation, real_labels, report
+    from vitrail.evaluation.measure import measure
     from vitrail.models.device import choose_device
     from vitrail.processes import joined, local_device
+    from vitrail.tasks import task
 
+    if folds is not None:
+        if out is not None or real is not None:
+            raise UserError("--folds measures heads of its own: leave --out and --real out, or --folds")
+        cross_validate(Asked(model, data, split, folds, batch_size, workers, device), weights, json)
+        return
     with together.alike():
         where = local_device(choose_device(device))
     with joined(where) as these:
@@ -73,17 +88,35 @@ def command(
         loaded = these.all_or_none(lambda: _classifier(model, weights)).to(where)
         card = loaded.card
         numbers = these.all_or_none(lambda: [] if labels is None else real_labels.class_numbers(card.label_names))
-        source, name, chosen, left_out = these.all_or_none(lambda: _chosen(data, split, labels is not None))
-        mapping = these.all_or_none(lambda: match_classes(card.label_names, source.classes, subset=subset))
-        notes = [*card.notes, *source.notes, *left_out]
-        for line in notes if these.first else ():
-            note(line)
+        whole = labels is not None  # the validation set itself
+        opened = these.all_or_none(lambda: _open(data, split, whole, loaded))
+        source, name = opened.source, opened.split
+        asked = task(loaded.config.task)
+        these.all_or_none(lambda: _check_task(model, loaded.config.task, source))
+        chosen, left_out = these.all_or_none(lambda: labelled(source, name))
+        plural = asked.target.plural
+        mapping = these.all_or_none(lambda: match_classes(card.label_names, source.classes, subset=True, plural=plural))
         preprocessing = card.preprocessing
         assert preprocessing is not None
+        if tried := _to_try(source, name, split is None and not whole) if card.assumed else None:
+            images = normalisation.sample(source.split(tried), few_of_each=False)
+            kept = chosen.without(images.ids)
+            if len(kept) < len(chosen):
+                count = f"the {len(chosen) - len(kept):,} that the preprocessing was tried on"
+                left_out.append(f"{count} are left out of what is measured")
+            chosen = kept
+            judge = normalisation.by_head(loaded, mapping, where)
+            card.settle(*these.first_alone(lambda: normalisation.choose(preprocessing, images, judge, workers)))
+        fewer = [asked.target.fewer(source.classes, card.label_names)] if len(mapping) < len(card.label_names) else []
+        ranges = these.first_alone(lambda: range_notes(measure_values(chosen), preprocessing.range))
+        notes = [*card.notes, *source.notes, opened.note, *fewer, *left_out, *ranges]
+        notes = list(filter(None, notes))
+        for line in notes if these.first else ():
+            note(line)
         loader = these.all_or_none(
             lambda: EvaluationLoader(
                 chosen,
-                preprocessing,
+                card.preprocessing or preprocessing,
                 batch_size=batch_size,
                 workers=workers,
                 rank=these.rank,
@@ -91,35 +124,27 @@ def command(
             )
         )
         batches = progress(loader, len(loader), "evaluating") if these.first else loader
-        mine = these.all_or_none(lambda: measure(loaded, batches, Accuracy(card.label_names, mapping), where))
-        accuracy = mine if these.count == 1 else merged(these.gather(mine), chosen.ids)
+        mine = these.all_or_none(lambda: measure(loaded, batches, asked.meter(card.meaning, mapping), where))
+        meter = mine if these.count == 1 else mine.of_all(these.gather(mine), chosen.ids)
 
         def tell() -> None:
-            if not accuracy.n:
+            if not meter.n:
                 count = f"none of its {len(chosen):,} images can be read"
                 raise UserError(f"{data}, {name}: {count}; vitrail data check says why")
-            result = {"split": name, **accuracy.result()}
+            result = {"split": name, **meter.result()}
             if labels is not None:
-                answers = ((each, predicted) for each, _, predicted, _ in accuracy.kept)
+                answers = ((each, predicted) for each, _, predicted, _ in meter.kept)
                 result["real"] = real_labels.score(labels, numbers, answers)
             names = report.shown_names(card.label_names, card.label_descriptions)
             if out is not None:
-                samples = report.chosen_samples(accuracy, names, chosen, loader.transform)
-                page = report.write_evaluation(
-                    out,
-                    model=model,
-                    data=data,
-                    result=result,
-                    accuracy=accuracy,
-                    names=names,
-                    samples=samples,
-                    notes=notes,
-                )
+                pixels = report.read_samples(asked.page.chosen(meter), chosen, loader.transform)
+                shown = asked.page(meter, names, pixels)
+                page = report.write_evaluation(out, model=model, data=data, result=result, shown=shown, notes=notes)
                 note(f"wrote {page}")
             if json:
                 emit_json(result)
             else:
-                _show(data, result, dict(zip(card.label_names, names, strict=True)))
+                _show(data, meter, result, dict(zip(card.label_names, names, strict=True)))
 
         these.first_alone(tell)
 
@@ -129,7 +154,13 @@ def _classifier(name: str, weights: NamedWeights) -> Any:
     from vitrail.checkpoints.load import load
     from vitrail.errors import UserError
 
-    model = load(name, **weights.options())
+    if PurePath(name).suffix.lower() in (".onnx", ".xml", ".pt2"):
+        from vitrail.inference.choose import Loading
+        from vitrail.inference.exported import ExportedModel
+
+        model = ExportedModel(name, Loading(**weights.options()))
+    else:
+        model = load(name, **weights.options())
     if not model.config.num_classes:
         raise UserError(f"{name}: has no head, so it names no classes; vitrail fewshot measures its features")
     if not model.card.label_names:
@@ -137,49 +168,49 @@ def _classifier(name: str, weights: NamedWeights) -> Any:
     return model
 
 
-def _chosen(data: str, split: str | None, real: bool) -> tuple["Source", str, "Split", list[str]]:
-    """A source, the name of the split to measure, its samples that have a label, and what to say of the others."""
-    from vitrail.data import open_source
+def _open(data: str, split: str | None, whole: bool, model: Any) -> "Measured":
+    """The data and the split to measure. `whole`: of a folder that has no splits of its own all of it."""
+    from vitrail.data.measured import open_to_measure
 
-    source = open_source(data)
-    name = split or (_validation_split(source) if real else _default_split(source))
-    return source, name, *labelled(source, name)
+    opened = open_to_measure(data, model.card.provenance, split, model.config.task)
+    own = [each for each in ("val", "test") if each in opened.source.splits and each not in opened.source.made_splits]
+    return opened._replace(split=own[0] if own else "all", note="") if whole and split is None else opened
 
 
-def _show(data: str, result: dict[str, Any], names: dict[str, str]) -> None:
+def _to_try(source: "Source", name: str, chosen_here: bool) -> str | None:
+    """The split whose images choose between preprocessings and are then not measured; None where there is none.
+    Where all of a data set is measured because it has no splits, a tenth of it chooses."""
+    if name == "all":
+        return "val" if chosen_here and "val" in source.made_splits else None
+    return "train" if "train" in source.splits and name != "train" else None
+
+
+def _check_task(model: str, name: str, source: "Source") -> None:
+    """Refuses data whose targets answer another question than the model."""
+    from vitrail.errors import UserError
+    from vitrail.tasks import task
+
+    if source.task != name:
+        given = task(source.task).target.counted(source.classes)
+        raise UserError(f"{source.name} has {given}, for {source.task}, and {model} was trained for {name}")
+
+
+def _show(data: str, meter: "Meter", result: dict[str, Any], names: dict[str, str]) -> None:
     print(f"{data}, {result['split']}: {result['n']:,} images, {result['skipped']:,} skipped")
-    print(f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   loss {result['loss']:.4f}")
-    print(f"calibration error {result['ece']:.2%}")
-    if real := result.get("real"):
-        share = f"{real['top1']:.2%} of {real['n']:,}" if real["n"] else "none has a label"
-        print(f"ImageNet-ReaL: {share}, {real['without_label']:,} left out without a label")
-    # Of equal shares, the one of more samples says more.
-    worst = sorted(result["per_class"].items(), key=lambda item: (item[1]["top1"], -item[1]["n"]))[:_HARDEST]
-    width = max(len(names[label]) for label, _ in worst)
-    print("hardest classes:")
-    for label, facts in worst:
-        print(f"  {names[label]:<{width}}  {facts['top1']:>7.1%} of {facts['n']:,}")
+    for line in meter.lines(result, names):
+        print(line)
 
 
-def _default_split(source: "Source") -> str:
-    return next((each for each in ("test", "val") if each in source.splits), "all")
-
-
-def _validation_split(source: "Source") -> str:
-    """All of it, where the folder is the validation set itself and the splits are ours."""
-    own = [each for each in ("val", "test") if each in source.splits and each not in source.made_splits]
-    return own[0] if own else "all"
-
-
-def labelled(source: "Source", name: str) -> tuple["Split", list[str]]:
-    """The samples of a split that have a label, and a sentence on those that have none."""
-    from vitrail.data import UNLABELLED
+def labelled(source: "Source", name: str, single_class: bool = False) -> tuple["Split", list[str]]:
+    """The samples of a split that have a target, and a sentence on those that have none. `single_class`: what is
+    needed is the one class of each, which not every source has."""
     from vitrail.errors import UserError
 
     whole = source.split(name)
-    known = (whole.labels != UNLABELLED).nonzero()[0]
+    known = (whole.labels >= 0 if single_class else whole.known).nonzero()[0]
     if not len(whole):
         raise UserError(f"{source.name}: the split {name!r} has no samples")
+    source.check_labelled()
     if not len(known):
         raise UserError(f"{source.name}: no sample of {name!r} has a label, so there is nothing to compare with")
     if len(known) == len(whole):
@@ -189,7 +220,7 @@ def labelled(source: "Source", name: str) -> tuple["Split", list[str]]:
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items, under a bar on stderr once it has taken a while, where someone is looking."""
-    from vitrail.data.progress import progress as shown
+    from vitrail.io.progress import progress as shown
 
     with shown(what, total, after=_PATIENCE) as advance:
         for item in items:

@@ -20,6 +20,7 @@ def command(
     out: Path,
     to: Literal["onnx", "openvino", "torch"] = "onnx",
     check: str | None = None,
+    unlabelled: tuple[str, ...] = (),
     max_drop: float = 1.0,
     int8: bool = False,
     calibrate: str | None = None,
@@ -33,14 +34,17 @@ def command(
     """Write a model for ONNX Runtime, OpenVINO or torch.export: any batch, logits and features.
 
     Preprocessing and class names travel inside the file, so vitrail predict runs it without torch. With --check both
-    models are run on a data set; where accuracy falls too far, nothing is written.
+    models are run on a data set, and nothing is written unless at most --max-drop points of accuracy are lost with
+    95 % confidence.
 
     Args:
-        model: A bundle, a run folder, a weights file, or hf:owner/name.
+        model: A bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
+            --weights).
         out: The file: .onnx, .xml for openvino (its weights lie beside it, .bin), .pt2 for torch.
         to: The format.
         check: A data set to compare accuracy, agreement and speed on: digits, a folder of class folders, ...
-        max_drop: Points of top-1 that may be lost on --check.
+        unlabelled: More pictures for --check, without labels: files, folders, globs. They sharpen the bound.
+        max_drop: Points of top-1 that may be lost, by an upper bound that holds with 95 % confidence.
         int8: Matrix products in 8 bits: a quarter of the size, and faster (ONNX only).
         calibrate: With --int8: a data set to measure the ranges on once, in place of each time the model runs.
         merge_tokens: Patches that each layer joins with their likes: fewer tokens, faster, a little less accurate.
@@ -50,8 +54,9 @@ def command(
         json: Print one JSON document.
     """
     from vitrail.checkpoints.load import load
-    from vitrail.inference.checking import Comparison, compare, refuse_drop
+    from vitrail.inference.checking import CheckSet, Comparison, compare, refusal_of_drop
     from vitrail.inference.engines import Engine
+    from vitrail.inference.engines.facts import Facts
     from vitrail.inference.engines.torch import TorchEngine
     from vitrail.inference.lighter import export_fastest, export_lighter
 
@@ -61,25 +66,34 @@ def command(
         raise UserError("--fast writes ONNX and needs images to hold accuracy on: give --to onnx and --check SRC")
     if fast and (int8 or merge_tokens):
         raise UserError("--fast chooses --int8 and --merge-tokens itself: leave them out")
+    if unlabelled and check is None:
+        raise UserError("--unlabelled adds to --check SRC: a data set with labels is needed too")
     if calibrate is not None and not int8:
         raise UserError("--calibrate goes with --int8")
     loaded = load(model, **weights.options())
     for line in loaded.card.notes:
         note(line)
     found: list[Comparison] = []
+    facts = Facts.of(loaded.config, loaded.card)
+    pictures = None if check is None else CheckSet(facts, check, unlabelled=unlabelled)
+    if pictures is not None and pictures.note:
+        note(pictures.note)
 
     def accept(engine: Engine) -> None:
-        if check is not None:
-            found.append(compare(TorchEngine(loaded), engine, check))
-            refuse_drop(found[0], max_drop)
+        if pictures is not None:
+            found.append(compare(TorchEngine(loaded), engine, pictures))
+            if not found[0].loss.within(max_drop):
+                raise refusal_of_drop(found[0].loss, max_drop)
 
     if fast:
-        assert check is not None
+        assert pictures is not None
         written, outcome = export_fastest(
-            loaded, out, check, max_drop=max_drop, opset=opset, overwrite=overwrite, say=note
+            loaded, out, pictures, max_drop=max_drop, opset=opset, overwrite=overwrite, say=note
         )
-        note(f"chosen: {outcome.chosen.candidate}, {outcome.chosen.speedup:.2f} x, {outcome.drop:.2f} points lost")
-        found.append(compare(TorchEngine(loaded), _engine(written.files[0], outcome.chosen.candidate.engine), check))
+        chosen = outcome.chosen
+        note(f"chosen: {chosen.candidate}, {chosen.speedup:.2f} x as fast; {chosen.drop.sentence()}")
+        engine = _engine(written.files[0], chosen.candidate.engine)
+        found.append(compare(TorchEngine(loaded), engine, pictures, tests=chosen.drop.tests))
     else:
         written = export_lighter(
             loaded,
@@ -105,6 +119,7 @@ def command(
         print(f"checked on {each.n} images of {check}, {each.skipped} skipped")
         print(f"  top-1      {each.top1_before:.2%} -> {each.top1_after:.2%}")
         print(f"  agreement  {each.agreement:.2%}")
+        print(f"  loss       {each.loss.sentence()}")
         print(f"  images/s   {each.images_per_second_before:.1f} -> {each.images_per_second_after:.1f}")
 
 

@@ -35,7 +35,8 @@ def command(
     needs no head and no class names.
 
     Args:
-        model: A bundle, a run folder, a weights file, or hf:owner/name.
+        model: A bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
+            --weights).
         data: The data set: digits, mnist5k, a folder of class folders, ...
         shots: Labelled images of each class; "all" takes the whole training split.
         methods: ridge: the paper's least squares, in closed form; knn: 20 nearest neighbours by cosine; probe: logistic
@@ -52,7 +53,7 @@ def command(
     from vitrail.data import open_source
     from vitrail.data.loader import EvaluationLoader
     from vitrail.errors import UserError
-    from vitrail.evaluation import few_shot, report
+    from vitrail.evaluation import few_shot, normalisation, report
     from vitrail.evaluation.features import extract
     from vitrail.models.device import choose_device
 
@@ -68,12 +69,16 @@ def command(
     where = choose_device(device)
     loaded = load(model, **weights.options()).to(where)
     source = open_source(data)
-    chosen, left_out = zip(*(labelled(source, name) for name in _splits(source, split)), strict=True)
-    notes = [*loaded.card.notes, *source.notes, *(line for lines in left_out for line in lines)]
-    assert loaded.card.preprocessing is not None
+    chosen, left_out = zip(*(labelled(source, name, single_class=True) for name in _splits(source, split)), strict=True)
+    card = loaded.card
+    assert card.preprocessing is not None
+    if card.assumed:
+        images, judge = normalisation.sample(chosen[0]), normalisation.by_features(loaded, where)
+        card.settle(*normalisation.choose(card.preprocessing, images, judge, workers))
+    notes = [*card.notes, *source.notes, *(line for lines in left_out for line in lines)]
     features: list[Features] = []
     for part in chosen:
-        loader = EvaluationLoader(part, loaded.card.preprocessing, batch_size=batch_size, workers=workers)
+        loader = EvaluationLoader(part, card.preprocessing, batch_size=batch_size, workers=workers)
         found = extract(loaded, progress(loader, len(loader), f"features of {part.name}"), where)
         if not len(found):
             raise UserError(f"{data}, {part.name}: none of its {len(part):,} images can be read")
@@ -82,7 +87,7 @@ def command(
         features.append(found)
     train, test = features
     numbered = [count for count in shots if isinstance(count, int)]
-    notes += _shortages(few_shot.short_classes(train.labels, max(numbered, default=0), len(source.classes)), source)
+    notes += _shortages(few_shot.short_classes(train.targets, max(numbered, default=0), len(source.classes)), source)
     for line in notes:
         note(line)
     rows = few_shot.evaluate(train, test, len(source.classes), shots=shots, methods=methods, seeds=seeds)

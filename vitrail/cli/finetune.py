@@ -3,38 +3,51 @@
 from pathlib import Path
 
 from vitrail.cli import note
-from vitrail.cli.configured import Flags, chosen_folder, command_line, read_fields, run_training
+from vitrail.cli.configured import Flags, chosen_folder, command_line, read_fields, run_training, show_help
 from vitrail.cli.launching import launch, without
-from vitrail.config import TrainConfig
+from vitrail.cli.options import DATA, SHARED, Option, screen
 from vitrail.errors import UserError
-from vitrail.launched import started_together
+from vitrail.launched import is_first, started_together
 
-DESCRIPTION = """vitrail finetune MODEL --data SRC [--out RUN] [--recipe NAME] [--search-lr] [--resume] [any field]
-
-Start from a trained model: the head is new and zero, positions are interpolated where --model.image-size differs.
-MODEL: a bundle or run folder, a weights file, hf:owner/name. SRC: a folder of class folders, or any other source.
---recipe NAME: one of the paper's (finetune-cifar10, finetune-flowers ...); without it batch and steps are chosen for
-the size of the data, and printed. --freeze backbone: only the head learns (a linear probe).
---processes N: share every batch among N processes of this machine.
---search-lr: try the learning rates of the paper's Table 4 on a dev split cut from the training data, keep the best."""
+USAGE = "vitrail finetune MODEL --data SRC [--out RUN] [options]"
+ABOUT = """Start from a trained MODEL: a name such as Ti/16 (vitrail models --weights lists them), a bundle, a run, a
+weights file, hf:owner/name. First the features of the training images are computed once and a head is solved on them:
+RUN/probe, a model that can be used at once. Then all of it is fine-tuned from there, and what validates better is kept.
+Positions are interpolated where the image size differs."""
+OPTIONS = (
+    Option("--data SRC", DATA),
+    Option("--quick", "stop at the probe (so does --freeze backbone: only the head learns)"),
+    Option("--recipe NAME", "one of the paper's (finetune-cifar10, finetune-flowers ...), whose head begins at zero"),
+    Option(
+        "--preprocessing NAME",
+        "half, imagenet, or fields such as crop_fraction=0.875: how the model's images are prepared, where the weights "
+        "do not say; without it both usual means and deviations are tried on training images",
+    ),
+    Option("--search-lr", "try the paper's learning rates on a dev split, keep the best"),
+    *SHARED,
+)
 
 
 def run(arguments: list[str]) -> None:
     flags = Flags(arguments, positional=True)
     name, search = flags.value("--recipe"), flags.switch("--search-lr")
+    preprocessing, quick = flags.value("--preprocessing"), flags.switch("--quick")
+    if flags.help:
+        return _help(flags, name, preprocessing)
     if flags.resume:
         return _resume(flags, arguments)
-    if flags.help:
-        read_fields(TrainConfig(epochs=1), flags, "vitrail finetune", DESCRIPTION)
     if flags.positional is None:
-        raise UserError("vitrail finetune needs a MODEL: a bundle, a run, a weights file or hf:owner/name")
-    if "--data.source" not in flags.rest:
+        raise UserError("vitrail finetune needs a MODEL: Ti/16 or another name, a bundle, a run, a weights file")
+    if flags.source is None:
         raise UserError("vitrail finetune needs --data SRC: a folder of class folders, or another source")
-    from vitrail.transfer import chosen_config, search_learning_rate
+    if quick and name is not None:
+        raise UserError("--quick solves the head in closed form, --recipe trains it from zero: leave one of them out")
+    from vitrail.transfer import chosen_config, search_learning_rate, with_preprocessing
 
-    source = flags.rest[len(flags.rest) - 1 - flags.rest[::-1].index("--data.source") + 1]
-    default = chosen_config(flags.positional, source, name)
-    config = read_fields(default, flags, "vitrail finetune", DESCRIPTION)
+    default = chosen_config(flags.positional, flags.source, name, preprocessing, flags.task)
+    if quick:
+        default = default.with_(freeze="backbone")
+    config = read_fields(default, flags, "vitrail finetune")
     out = chosen_folder(flags, "finetune")
     if flags.processes is not None:
         return launch(flags.processes, ["finetune", *without(arguments, "--processes", "--out"), "--out", str(out)])
@@ -42,9 +55,22 @@ def run(arguments: list[str]) -> None:
         raise UserError(
             "--search-lr trains many small runs: do it in one process, then give --optimizer.lr to the rest"
         )
+    given = preprocessing is not None or flags.given("--preprocessing.mean") or flags.given("--preprocessing.std")
+    if not given and is_first():  # the others take the first one's configuration
+        config = with_preprocessing(config, note)
     if search:
         config = search_learning_rate(config, out, note)
     return run_training(config, out, False, flags.json, _again)
+
+
+def _help(flags: Flags, name: str | None, preprocessing: str | None) -> None:
+    """With a model and data, the defaults are those chosen for them."""
+    default = None
+    if flags.positional is not None and flags.source is not None:
+        from vitrail.transfer import chosen_config
+
+        default = chosen_config(flags.positional, flags.source, name, preprocessing, flags.task)
+    show_help(screen(USAGE, ABOUT, OPTIONS, default), default, flags, "vitrail finetune")
 
 
 def _resume(flags: Flags, arguments: list[str]) -> None:
@@ -52,7 +78,7 @@ def _resume(flags: Flags, arguments: list[str]) -> None:
 
     if not flags.out:
         raise UserError("--resume needs --out RUN: the run to go on with")
-    config = read_fields(read_config(flags.out), flags, "vitrail finetune", DESCRIPTION)
+    config = read_fields(read_config(flags.out), flags, "vitrail finetune")
     if flags.processes is not None:
         return launch(flags.processes, ["finetune", *without(arguments, "--processes")])
     return run_training(config, Path(flags.out), True, flags.json, _again)

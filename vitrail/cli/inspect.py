@@ -28,10 +28,12 @@ def command(
     """Look inside a model: filters, positions, how far its heads look, and what its answers rest on.
 
     Writes report.html (one page, no network needed), numbers.json and PNG files to a folder that is new, empty, or
-    holds an earlier report. Without images, filters and positions are shown, and attention on drawings of our own.
+    holds an earlier report. Without images, a few of the data the model was trained on are taken, where that can still
+    be opened; else filters and positions are shown, and attention on drawings of our own.
 
     Args:
-        model: A bundle, a run folder, a weights file, or hf:owner/name.
+        model: A bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
+            --weights).
         images: Image files, folders or globs. Six are shown with maps of their own; distances are over all.
         out: The folder to write.
         label: The class that gradient rollout and occlusion explain; by default what the model says each image is.
@@ -44,9 +46,11 @@ def command(
         json: Print the numbers as one JSON document.
     """
     from vitrail.checkpoints.load import load
+    from vitrail.checkpoints.published import asked_for
     from vitrail.errors import UserError
     from vitrail.insight.report import NUMBERS, REPORT
     from vitrail.inspect import report
+    from vitrail.io.progress import working
     from vitrail.models.device import choose_device
 
     if limit < 1:
@@ -54,7 +58,8 @@ def command(
     if occlusion_images is not None and occlusion_images < 0:
         raise UserError(f"--occlusion-images must be at least 0, not {occlusion_images}")
     where = choose_device(device)
-    loaded = load(model, **weights.options()).to(where)
+    with working("loading the model"):
+        loaded = load(model, **weights.options()).to(where)
     for line in loaded.card.notes:
         note(line)
     with _progress() as progress:
@@ -62,7 +67,7 @@ def command(
             loaded,
             list(images) if images else None,
             out,
-            title=f"Inside {Path(model).resolve().name}",
+            title=f"Inside {model if asked_for(model) else Path(model).resolve().name}",
             label=label,
             limit=limit,
             occlusion_images=occlusion_images,
@@ -88,9 +93,18 @@ def command(
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar a part of the work, where someone is looking."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    named = SpinnerColumn(), TextColumn("{task.description}")
+    columns = (*named, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
 

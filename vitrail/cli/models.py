@@ -9,11 +9,15 @@ from vitrail.errors import UserError
 from vitrail.models.cost import cost
 from vitrail.models.sizes import NAMES, config_for
 
+_WIDE = 130
+"""Columns of a terminal from which on there is room for the hub's names."""
+
 
 def command(
     name: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
     *,
     image_size: int = 224,
+    weights: bool = False,
     json: bool = False,
 ) -> None:
     """List the models by name, with parameters, GMACs and tokens at 1000 classes.
@@ -21,8 +25,12 @@ def command(
     Args:
         name: Show these alone; any patch size works, for example Ti/8.
         image_size: Side of the square image in pixels.
+        weights: List the published weights instead, by the names that every command takes for a MODEL.
         json: Print one JSON document.
     """
+    if weights:
+        _list_weights(name, json)
+        return
     rows = []
     for each in name or NAMES:
         try:
@@ -54,3 +62,34 @@ def command(
         tokens = str(row["tokens"] or "-")
         table.add_row(row["name"], f"{row['parameters']:,}", f"{row['gmacs']:,.2f}", tokens)
     Console().print(table)
+
+
+def _list_weights(names: tuple[str, ...], json: bool) -> None:
+    from vitrail.checkpoints.published import table
+
+    wanted = {config_for(each).name for each in names}
+    chosen = [each for each in table() if not names or each.name in wanted]
+    if not chosen:
+        raise UserError(f"no published weights of {' or '.join(names)} are known; without a name, all are listed")
+    rows = [each.to_json() for each in chosen]
+    if json:
+        emit_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    wide = console.width >= _WIDE
+    title = "Published weights, fetched from the hub when first used (--json says all)"
+    shown = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("name", "trained on"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("classes", "px"):
+        shown.add_column(column, justify="right")
+    for column in ("licence", "on the hub")[: 1 + wide]:
+        shown.add_column(column, no_wrap=True)
+    for row in rows:
+        name = row["name"] if row["name"] == row["full_name"] else f"{row['name']} (@{row['variant']})"
+        facts = (row["trained_on"].replace(", then", " +"), str(row["num_classes"] or "-"), str(row["image_size"]))
+        shown.add_row(name, *facts, row["licence"], *[row["hub"]] * wide)
+    console.print(shown)

@@ -50,7 +50,7 @@ def command(
         num_classes: Classes of the head; 1000 for a model.
         flops_per_second: What all the hardware together sustains; gives the time.
         optimizer: AdamW keeps two numbers a weight, SGD with momentum one.
-        half_precision: Activations of two bytes (bf16 or fp16).
+        half_precision: Activations of two bytes (bf16 or fp16 by autocast), with copies of the weights beside.
         gradient_checkpointing: Keep each block's input only, and compute the rest again.
         accelerators: How many share every batch.
         parallel: Whose time is given as the plan's: ddp, the whole model on each, or fsdp, a part of it on each.
@@ -240,7 +240,9 @@ def _show_many(many: dict[str, Any]) -> None:
     def add(title: str, value: Any) -> None:
         table.add_row(title, *(value(many[kind]) for kind in kinds))
 
-    for part in many["fsdp"]["memory_bytes"]:
+    for part in ("weights", "gradients", "optimizer", "copies", "gathered", "activations", "total"):
+        if not any(part in many[kind]["memory_bytes"] for kind in kinds):
+            continue
         name = "in all" if part == "total" else part
         add(f"memory: {name}", lambda each, part=part: _bytes(each["memory_bytes"].get(part, 0)))
     add("sent by each in a step", lambda each: _bytes(each["sent_bytes"]["total"]))

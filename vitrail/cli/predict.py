@@ -1,15 +1,15 @@
 """`vitrail predict MODEL PATH...`: what is in pictures, from one photo to millions."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from vitrail.cli import note, together
 from vitrail.cli.weights import Flags, NamedWeights
 from vitrail.errors import UserError
+from vitrail.launched import started_together
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 
@@ -23,6 +23,9 @@ def command(
     paths: Annotated[tuple[str, ...], tyro.conf.Positional],
     *,
     top: int = 5,
+    threshold: float | None = None,
+    sort_into: Path | None = None,
+    link: bool = False,
     out: Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -34,15 +37,21 @@ def command(
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
-    """The most likely classes of pictures, prepared as the model's evaluation prepares them.
+    """Answer pictures, prepared as the model's evaluation prepares them: the most likely classes, the labels above
+    their thresholds, or numbers, as the model was trained.
 
     Without --out, a table; with it, a row a picture, written as they come. A picture that cannot be read gets a row
     that says why, and the job goes on.
 
     Args:
-        model: A bundle, a run folder, a weights file, hf:owner/name, or an exported .onnx or .xml file.
+        model: A bundle, a run folder, a weights file, hf:owner/name, a name such as Ti/16 (vitrail models --weights),
+            or an exported .onnx or .xml file.
         paths: Image files, folders, quoted globs, .tar and .zip archives; - reads a list from stdin.
         top: Classes a picture.
+        threshold: A picture whose best score is below it, such as 0.6, gets the label "unknown"; its classes are kept.
+            Of a model of labels: the score from which each counts, in place of its own thresholds.
+        sort_into: A folder: copy every picture into the folder of its class in it, or into "unknown".
+        link: With --sort-into, symbolic links in place of copies; members of archives are written out all the same.
         out: A .csv, .jsonl or .parquet file.
         resume: Go on with --out: what it has is not done again.
         overwrite: Replace what is there.
@@ -56,55 +65,31 @@ def command(
             start it by torchrun.
         json: Print one JSON document: a list of rows, or with --out a summary.
     """
-    from vitrail.cli.streaming import Output, Work, check_some, open_job, show, tell, write
+    from vitrail.cli.jobs import Display, check_arguments, check_some, tell
     from vitrail.inference.choose import Loading
-    from vitrail.inference.outputs import JsonArray, check_out, open_predictions
-    from vitrail.launched import started_together
+    from vitrail.inference.inputs import Pictures
+    from vitrail.inference.jobs.job import JobRequest, write
+    from vitrail.inference.jobs.outputs import OutputFile
+    from vitrail.inference.jobs.predictions import PredictionRows
+    from vitrail.inference.jobs.printed import print_rows
+    from vitrail.inference.jobs.sorting import Sorting, check_folder
+    from vitrail.tasks import base
+    from vitrail.tasks.base import Asked
 
     with together.alike():
-        if out is not None:
-            check_out(out)
-        elif started_together():
+        output = None if out is None else OutputFile(out, PredictionRows.formats, resume, overwrite)
+        if output is None and started_together():
             raise UserError("several processes need --out FILE: each writes its part beside it")
-        if top < 1:
-            raise UserError(f"--top must be at least 1, not {top}")
-    loading = Loading(**weights.options(), device=device)
-    work = Work(model, paths, engine, loading, batch_size, workers)
-
-    def rows(job: Any, inputs: Any) -> Any:
-        return ([each.to_json() for each in batch] for batch in job.predictor.predictions(inputs, top))
-
-    def opened(job: Any, path: Path, *, resume: bool, overwrite: bool) -> Any:
-        return open_predictions(path, top, resume=resume, overwrite=overwrite)
-
-    if out is not None:
-        return tell(*write(work, Output(out, resume, overwrite, opened, rows)), out, json)
-    job = open_job(work, note)
-    return check_some(show(JsonArray(sys.stdout) if json else Table(sys.stdout), rows(job, job.inputs)))
-
-
-class Table:
-    """Rows for a person: a picture's classes with a bar each."""
-
-    def __init__(self, stream: Any) -> None:
-        from vitrail.inference.outputs import Seen
-
-        self.stream = stream
-        self.seen, self.count = Seen(), 0
-
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        from vitrail.drawing.page import visible
-
-        for row in rows:
-            print(visible(row["path"]), file=self.stream)
-            if row["error"]:
-                print(f"  {visible(row['error'])}", file=self.stream)
-            width = max((len(visible(guess["label"])) for guess in row["top"]), default=0)
-            for guess in row["top"]:
-                bar = "█" * round(20 * guess["score"])
-                words = f"{visible(guess['label']):<{width}}  {visible(guess['description'])}".rstrip()
-                print(f"  {guess['score']:>6.1%}  {bar:<20}  {words}", file=self.stream)
-        self.stream.flush()
-
-    def close(self, finished: bool) -> None:
-        pass
+        base.check_threshold(threshold)
+        rows = PredictionRows(Asked(top, threshold), None if sort_into is None else Sorting(sort_into, link, note))
+        if link and sort_into is None:
+            raise UserError("--link goes with --sort-into DIR: the folder to put links into")
+        if sort_into is not None:
+            check_folder(sort_into, paths)
+        loading = Loading(**weights.options(), device=device)
+        check_arguments(model, paths)
+    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers)
+    if output is not None:
+        return tell(write(request, output, rows, Display(paths)), json)
+    done = print_rows(request, rows, sys.stdout, json, Display())
+    return check_some(done.n, done.errors)

@@ -42,7 +42,8 @@ def command(
     The first model answers where none is named. The log is JSON on stderr, a line a request.
 
     Args:
-        models: Bundles, run folders, weights files, .onnx or .xml files, hf:owner/name; NAME=MODEL gives a name.
+        models: Bundles, run folders, weights files, .onnx or .xml files, hf:owner/name, names such as Ti/16 (vitrail
+            models --weights); NAME=MODEL gives a name.
         host: The address to listen at. Beyond this machine only with --api-key-file, or --insecure.
         port: 0 takes a free one.
         api_key_file: A file with a key a line; requests must then carry one.

@@ -3,12 +3,15 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from vitrail.cli import emit_json, note
 from vitrail.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.studies.study import Outcome, Study
 
 
 def command(
@@ -18,6 +21,7 @@ def command(
     data: str | None = None,
     quick: bool = False,
     seeds: int | None = None,
+    results: Path | None = None,
     jobs: int | None = None,
     model: str = "",
     tasks: tuple[str, ...] = (),
@@ -36,6 +40,7 @@ def command(
         data: The data set; without it the embedded mnist5k. The full versions are meant for Fashion-MNIST or CIFAR-10.
         quick: A smaller version, under ten minutes on two cores.
         seeds: Trainings of each kind (default 3, quick 2).
+        results: Train nothing: draw the conclusion again from a kept table, a study's results.csv.
         jobs: Trainings at a time, each with its share of the processors (default: one a processor).
         model: Of vtab: the model to start from.
         tasks: Of vtab: the data sets, each a folder or another source with a test split.
@@ -44,9 +49,9 @@ def command(
         image_size: Of vtab: pixels (default: the paper's 384).
         json: Print one JSON document.
     """
-    from vitrail.studies.catalogue import NAMES, describe, study
+    from vitrail.studies.catalogue import NAMES, describe, kept_study, study
     from vitrail.studies.runner import Stopped, run
-    from vitrail.studies.study import conclusion, summary
+    from vitrail.studies.study import read_table
 
     if not name:
         if json:
@@ -59,6 +64,11 @@ def command(
     for flag, value in {"--seeds": seeds, "--jobs": jobs, **sizes}.items():
         if value is not None and value < 1:
             raise UserError(f"{flag} must be at least 1, not {value}")
+    if results is not None:
+        if name == "vtab" or out or data or seeds:
+            raise UserError("--results reads a kept table of a study of the paper: without --out, --data or --seeds")
+        _show(kept_study(name, quick), read_table(results), str(results), json)
+        return
     if name == "vtab":
         from vitrail.studies.vtab import vtab
 
@@ -79,28 +89,41 @@ def command(
     except Stopped as stopped:
         note(f"{stopped}: what is done is kept; the same command goes on")
         sys.exit(stopped.status)
-    sentences = conclusion(chosen, outcome)
-    if json:
-        points = [
-            {**each.factors, "mean": each.mean, "std": each.spread, "seeds": len(each.values)}
-            for each in outcome.points()
-        ]
-        emit_json(
-            {
-                "study": chosen.name,
-                "out": str(folder),
-                "points": points,
-                "conclusion": sentences,
-                "failed": outcome.failed,
-            }
-        )
-    elif outcome.results:
-        heads, lines = summary(outcome)
-        widths = [max(len(row[index]) for row in [heads, *lines]) for index in range(len(heads))]
-        for row in [heads, *lines]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        print("\n" + "\n".join(sentences))
+    _show(chosen, outcome, str(folder), json)
+    if outcome.results and not json:
         print(f"\nreport: {folder / 'report.html'}")
     if outcome.failed:
         note(f"{len(outcome.failed)} of {len(chosen.rows)} trainings failed; the same command tries them again")
         sys.exit(2)
+
+
+def _show(study: "Study", outcome: "Outcome", out: str, json: bool) -> None:
+    """The points, what was compared, and the conclusion."""
+    from vitrail.studies.comparison import compare
+    from vitrail.studies.study import comparison_table, conclusion, summary
+
+    sentences = conclusion(study, outcome)
+    if json:
+        emit_json(
+            {
+                "study": study.name,
+                "out": out,
+                "points": [
+                    {**each.factors, "mean": each.mean, "std": each.spread, "seeds": each.seeds, "n": each.n}
+                    for each in outcome.points()
+                ],
+                "comparisons": [
+                    {"compared": name, **each.to_json()} for name, each in compare(study.contrasts(outcome)).items()
+                ],
+                "conclusion": sentences,
+                "failed": outcome.failed,
+            }
+        )
+        return
+    for heads, lines in (summary(outcome), comparison_table(study, outcome)):
+        if lines:
+            widths = [max(len(row[index]) for row in [heads, *lines]) for index in range(len(heads))]
+            for row in [heads, *lines]:
+                print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            print()
+    print("\n".join(sentences))

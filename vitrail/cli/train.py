@@ -1,36 +1,52 @@
 """`vitrail train [RECIPE] [--data SRC] [--out RUN] [--resume]` and any field of the configuration."""
 
-from vitrail.cli.configured import Flags, chosen_folder, command_line, read_fields, run_training
+from vitrail.cli.configured import Flags, chosen_folder, command_line, read_fields, run_training, show_help
 from vitrail.cli.launching import launch, without
+from vitrail.cli.mistakes import check_pictures, check_recipe
+from vitrail.cli.options import DATA, SHARED, Option, screen
 from vitrail.errors import UserError
 from vitrail.recipes import RECIPES, recipe
 
 DEFAULT = "mnist5k"
+EMBEDDED = ("digits", "mnist5k")
+EXAMPLES = ("deit-s16-in1k", "vit-b16-in21k")
 
-DESCRIPTION = """vitrail train [RECIPE] [--data SRC] [--out RUN] [--resume] [--json] [--model.size S/16] [any field]
-
-Train a model. RECIPE: {recipes}; without one, mnist5k on embedded data.
---data SRC: digits, mnist5k, a folder of class folders, .tar shards, .parquet, idx or CIFAR files, hf:owner/name.
---out RUN: the run folder (default: runs/RECIPE). --resume: go on with the run there, to the same bits.
---model.size: a model by name; other fields of the model can be given besides.
---processes N: share every batch among N processes of this machine; over several machines, start it by torchrun."""
+USAGE = "vitrail train [RECIPE] [--data SRC] [--out RUN] [options]"
+ABOUT = """Train a model. RECIPE: {recipes}, or one of the papers' ({examples} ...; `vitrail plan` lists all); without
+one, {default} on embedded data. To learn your own photos, `vitrail finetune` starts from a trained model."""
+OPTIONS = (
+    Option("--data SRC", DATA, "data.source"),
+    Option("--model.size NAME", "a model by name, such as S/16", "model.name"),
+    *SHARED,
+)
 
 
 def run(arguments: list[str]) -> None:
     flags = Flags(arguments, positional=True)
+    if flags.help:
+        return _help(flags)
     if flags.resume and not flags.out:
         raise UserError("--resume needs --out RUN: the run to go on with")
-    if flags.resume and not flags.help:
+    if flags.resume:
         from vitrail.training.run_folder import read_config
 
         default = read_config(str(flags.out))
     else:
+        check_recipe(flags.positional, from_model=flags.given("--init-from"))
         default = recipe(flags.positional or DEFAULT)
-    description = DESCRIPTION.format(recipes=", ".join(RECIPES))
-    config = read_fields(default, flags, "vitrail train", description)
+    config = read_fields(default, flags, "vitrail train")
+    if flags.source is not None and not flags.resume:
+        check_pictures(config, named=flags.positional is not None)
     out = chosen_folder(flags, config.recipe or "train")
     if flags.processes is not None:
         return launch(flags.processes, ["train", *without(arguments, "--processes", "--out"), "--out", str(out)])
     return run_training(
         config, out, flags.resume, flags.json, lambda run: command_line("vitrail", "train", "--out", run, "--resume")
     )
+
+
+def _help(flags: Flags) -> None:
+    default = recipe(flags.positional or DEFAULT)
+    small = [name for name in RECIPES if recipe(name).data.source in EMBEDDED and not name.startswith("finetune")]
+    about = ABOUT.format(recipes=", ".join(small), examples=", ".join(EXAMPLES), default=DEFAULT)
+    show_help(screen(USAGE, about, OPTIONS, default), default, flags, "vitrail train")

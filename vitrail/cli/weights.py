@@ -3,7 +3,7 @@
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -13,11 +13,16 @@ from vitrail.errors import UserError
 @dataclass(frozen=True)
 class Weights:
     model: Annotated[str | None, tyro.conf.arg(name="model")] = None
-    """The model's name (such as B/16), where a weights file cannot say."""
+    """What a weights file cannot say: a name (B/16), fields (num_heads=16,pooling=average,activation=gelu_tanh), or
+    both."""
     image_size: str | None = None
     """Another image size: 384, or rows and columns: 224x448. Positions are interpolated."""
     preprocessing: str | None = None
-    """imagenet, half, single fields, or both: half,crop_fraction=0.875,std=0.3:0.3:0.2; else what the weights carry."""
+    """imagenet, half, single fields, or both: half,crop_fraction=0.875,std=0.3:0.3:0.2; else what the weights carry.
+    range=0:4095 takes these stored values of pictures with more than 8 bits as black and white."""
+
+    weights_from: Literal["average", "raw"] | None = None
+    """Of a training checkpoint with both: the average of the weights (the default) or the raw ones."""
 
     def options(self) -> dict[str, Any]:
         """As `vitrail.load` takes them."""

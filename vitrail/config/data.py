@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
 from vitrail.config.fields import check_fields
-from vitrail.config.preprocessing import Resample
+from vitrail.config.preprocessing import Resample, rising
 from vitrail.errors import UserError
 
 TrainCrop = Literal["inception", "pad", "evaluation"]
@@ -17,8 +17,9 @@ class DataConfig:
     """Where samples come from and how they are read."""
 
     source: str = "mnist5k"
-    """digits, mnist5k, a folder of class folders, a folder or glob of .tar shards, .parquet files, a folder of idx
-    or CIFAR files, hf:owner/name, or the URL of shards or parquet files (s3://, gs://, hf://, file://)."""
+    """digits, mnist5k, a folder of class folders, a .csv or .parquet table of image files, a folder or glob of .tar
+    shards, .parquet files, COCO JSON or its folder, a folder of idx or CIFAR files, hf:owner/name, or the URL of shards
+    or parquet files (s3://, gs://, hf://, file://)."""
     split_seed: int = 0
     """Seeds the split of a source that has none of its own."""
     val_fraction: float = 0.1
@@ -29,6 +30,8 @@ class DataConfig:
     """Train on so many samples only, every class in its proportion, chosen by `split_seed`; None: on all."""
     val_size: int | None = None
     """Validate on so many samples only, chosen alike; 0: on none, even where the source has a val split."""
+    task: str | None = None
+    """What the data is taken to answer, where it could be more than one thing; None: told by the data."""
     max_bad: float | str = 0.01
     """Largest share of unreadable images (0.01 or 1%) before training stops."""
     workers: int | None = None
@@ -40,8 +43,15 @@ class DataConfig:
     """Samples in such a block."""
     max_pixels: int = 178_956_970
     """Larger images are refused by their header: a small file can claim a picture that fills the memory."""
+    range: str | None = None
+    """Which stored values of pictures with more than 8 bits a channel are black and white. dtype: those of their type,
+    0 to 65535 for 16 bits, reduced to 8 bits; LOW,HIGH: these two, kept as floats; auto: by percentiles of a sample of
+    the training split, the same as 0.1%,99.9%; others are given likewise. None: the range of the model that is
+    fine-tuned, else dtype. What is found is in the run's config.json and in the bundle."""
 
     def __post_init__(self) -> None:
+        if self.range is not None:
+            parsed_range(self.range)
         object.__setattr__(self, "max_bad", fraction(self.max_bad, "max_bad"))
         for name in ("val_fraction", "test_fraction"):
             object.__setattr__(self, name, fraction(getattr(self, name), name))
@@ -66,7 +76,9 @@ class DataConfig:
         return float(self.max_bad)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As a dict; range and task only where they were asked for, so that files without are as they always were."""
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name not in ("range", "task") or value is not None}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -161,6 +173,39 @@ class TransformConfig:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         return _from_json(cls, values)
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """A range to be found in the data: the values below which these percentages of the pixels lie."""
+
+    low: float
+    high: float
+
+
+AUTO = Percentiles(0.1, 99.9)
+
+
+def parsed_range(text: str) -> tuple[float, float] | Percentiles | None:
+    """What --data.range asks for: None for dtype, two values, or percentiles to be found in the data."""
+    if text in ("dtype", "auto"):
+        return AUTO if text == "auto" else None
+    parts = [part.strip() for part in text.split(",")]
+    shares = [part.endswith("%") for part in parts]
+    try:
+        numbers = [float(part.removesuffix("%")) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) != 2 or shares[0] != shares[1]:
+        raise UserError(
+            f"--data.range {text}: give dtype, auto, two values such as 0,4095, or two percentiles such as 1%,99%"
+        )
+    low, high = rising(numbers, f"--data.range {text}:")
+    if not shares[0]:
+        return low, high
+    if low < 0 or high > 100:
+        raise UserError(f"--data.range {text}: percentiles are from 0% to 100%")
+    return Percentiles(low, high)
 
 
 def fraction(value: float | str, name: str) -> float:

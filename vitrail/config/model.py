@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from vitrail.config.fields import check_fields, pair
+from vitrail.config.positions import POSITION_KINDS, PositionKind, Positions
 from vitrail.errors import UserError
 
 Activation = Literal["gelu", "gelu_tanh", "swiglu"]
-Positions = Literal["none", "learned", "learned_2d", "relative", "sincos"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 Interpolation = Literal["official", "timm", "torchvision", "huggingface", "dinov2"]
 Pooling = Literal["class", "average"]
@@ -42,7 +42,9 @@ class ModelConfig:
     num_heads: int = 12
     mlp_dim: int = 3072
     num_classes: int = 1000
-    """0: no head, the model returns features."""
+    """Outputs of the head: one a class, or what else the task asks for. 0: no head, the model returns features."""
+    task: str = "classification"
+    """What the outputs answer: a folder of vitrail/tasks."""
 
     stages: tuple[int, ...] | None = None
     """ResNet units a stage. None: patches come straight from the pixels. (): the stem's root alone."""
@@ -154,6 +156,16 @@ class ModelConfig:
         return int(self.class_token) + int(self.distillation_token) + self.registers
 
     @property
+    def positioned_prefix(self) -> int:
+        """Tokens before the patches that have position embeddings of their own: all or none."""
+        return self.prefix_tokens if self.class_position else 0
+
+    @property
+    def position_kind(self) -> PositionKind:
+        """What is known of the kind of positions without torch."""
+        return POSITION_KINDS[self.positions]
+
+    @property
     def tokens(self) -> int:
         rows, columns = self.grid
         return self.prefix_tokens + rows * columns
@@ -164,7 +176,9 @@ class ModelConfig:
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As a dict; the task only where it is not the default, so that files of that are as they always were."""
+        values = asdict(self)
+        return values if self.task != ModelConfig.task else {name: values[name] for name in values if name != "task"}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -182,7 +196,7 @@ def _check_choices(config: ModelConfig) -> None:
         "stem_arithmetic": ("official", "timm"),
         "patch_embedding": ("convolution", "linear"),
         "attention": ("full", "axial"),
-        "positions": get_args(Positions),
+        "positions": tuple(POSITION_KINDS),
         "positions_at": get_args(PositionsAt),
         "interpolation": get_args(Interpolation),
         "pooling": get_args(Pooling),
@@ -227,12 +241,11 @@ def _check_transformer(config: ModelConfig) -> None:
     config.grid  # noqa: B018  a size that patches do not divide is refused here
     if config.activation == "swiglu" and config.mlp_dim % 2:
         raise UserError(f"swiglu halves mlp_dim, so it must be even, not {config.mlp_dim}")
-    if config.positions == "learned_2d" and width % 2:
-        raise UserError(f"learned_2d positions need an even width, not {width}: half is for rows, half for columns")
-    if config.positions == "sincos" and width % 4:
-        raise UserError(f"sincos positions need a width divisible by 4, not {width}: sine and cosine of two axes")
-    if config.positions == "relative" and config.positions_at != "stem":
-        raise UserError("relative positions act inside every attention already: leave positions_at at its default")
+    kind, positions = config.position_kind, f"{config.positions} positions"
+    if width % kind.divisor:
+        raise UserError(f"{positions} need a width divisible by {kind.divisor}, not {width}: {kind.divisor_reason}")
+    if kind.in_attention and config.positions_at != "stem":
+        raise UserError(f"{positions} act inside every attention already: leave positions_at at its default")
     if config.pooling == "class" and not config.class_token:
         raise UserError("pooling 'class' needs a class token: set class_token, or pooling 'average'")
     if config.norm_after_pooling and config.pooling == "class":
@@ -247,7 +260,7 @@ def _check_transformer(config: ModelConfig) -> None:
             )
         if config.patch_dropout:
             raise UserError("axial attention needs whole rows and columns: patch_dropout must be 0")
-        if config.positions == "relative":
-            raise UserError("relative positions are not defined for axial attention: choose another kind")
-    if config.patch_dropout and (config.positions == "relative" or config.positions_at != "stem"):
+        if kind.in_attention:
+            raise UserError(f"{positions} are not defined for axial attention: choose another kind")
+    if config.patch_dropout and (kind.in_attention or config.positions_at != "stem"):
         raise UserError("positions inside the layers need every patch in its place: patch_dropout must be 0")

@@ -1,5 +1,6 @@
 """How a model is trained, as frozen dataclasses. A recipe is a function that returns a TrainConfig."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -10,12 +11,13 @@ from vitrail.config.preprocessing import Preprocessing
 from vitrail.config.self_supervision import DinoConfig, MaeConfig, MaskedPatchConfig
 from vitrail.errors import UserError
 
-Objective = Literal["softmax", "sigmoid", "masked_patch", "mae", "dino"]
-SELF_SUPERVISED: tuple[Objective, ...] = ("masked_patch", "mae", "dino")
+SELF_SUPERVISED: tuple[str, ...] = ("masked_patch", "mae", "dino")
 """The objectives that need no labels; their settings are the fields of the same names."""
 Precision = Literal["float32", "bf16", "fp16"]
 Freeze = Literal["nothing", "backbone"]
+FirstHead = Literal["zero", "closed_form"]
 Parallel = Literal["ddp", "fsdp"]
+ClassWeights = Literal["none", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,12 @@ class TrainConfig:
     """For evaluation, and what goes into the bundle; its image_size follows the model's."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    objective: Objective = "softmax"
-    """softmax and sigmoid learn from labels; masked_patch, mae and dino without them, and their model has no head."""
+    objective: str = "softmax"
+    """A loss of the task (of classes: softmax, sigmoid) learns from targets; the default stands for the task's first.
+    masked_patch, mae and dino learn without them, and their model has no head."""
+    class_weights: ClassWeights = "none"
+    """How much a sample of each class counts in the loss. balanced: n / (K n_c) of the training split's n samples in K
+    classes, so that every class counts alike; `best` is then chosen by the balanced accuracy."""
     masked_patch: MaskedPatchConfig = field(default_factory=MaskedPatchConfig)
     mae: MaeConfig = field(default_factory=MaeConfig)
     dino: DinoConfig = field(default_factory=DinoConfig)
@@ -94,8 +100,11 @@ class TrainConfig:
 
     init_from: str = ""
     """Fine-tuning: the model to start from. The head is new, and positions are interpolated."""
+    head: FirstHead = "zero"
+    """What the head is before the first step. zero: as the paper has it; closed_form: solved on the features of the
+    training images, and kept as the run's `probe`."""
     freeze: Freeze = "nothing"
-    """backbone: only the head learns (a linear probe)."""
+    """backbone: only the head learns (a linear probe); with a head in closed form there is nothing left to train."""
 
     seed: int = 0
     device: str = "auto"
@@ -106,19 +115,23 @@ class TrainConfig:
     compile: bool = False
     evaluate_every: int = 0
     """Steps between evaluations on the validation split; 0: ten times in the run."""
+    patience: int = 0
+    """Stop after so many evaluations in a row without a better one; 0: never. The schedule of the learning rate stays
+    that of the whole run."""
     snapshot_every: int = 0
     """Steps between snapshots; 0: as often as evaluations. One is written at the end and on interruption anyway."""
     log_every: int = 10
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _choice(self, "objective", get_args(Objective))
         _choice(self, "precision", get_args(Precision))
         _choice(self, "freeze", get_args(Freeze))
+        _choice(self, "head", get_args(FirstHead))
         _choice(self, "parallel", get_args(Parallel))
+        _choice(self, "class_weights", get_args(ClassWeights))
         for name in ("batch_size", "accumulate", "log_every"):
             _within(self, name, least=1)
-        for name in ("evaluate_every", "snapshot_every"):
+        for name in ("evaluate_every", "patience", "snapshot_every"):
             _within(self, name, least=0)
         _within(self, "ema", least=0, most=1)
         if (self.epochs is None) == (self.steps is None):
@@ -161,7 +174,7 @@ class TrainConfig:
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "data": self.data.to_json(), "preprocessing": self.preprocessing.to_json()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -177,6 +190,22 @@ class TrainConfig:
             raise UserError(f"the training configuration cannot be read: {error}") from error
 
 
+def scaled_warmup(config: TrainConfig, planned: TrainConfig, samples: Callable[[], int]) -> TrainConfig:
+    """The configuration with its warm-up in proportion, where it takes fewer steps than was planned. `samples` counts
+    the training split, where that has to be known."""
+    warmup = config.schedule.warmup_steps
+    if not warmup:
+        return config
+    if config.steps is not None and planned.steps is not None:
+        share = config.steps / planned.steps
+    elif config.epochs is not None and planned.epochs is not None:
+        share = config.epochs / planned.epochs
+    else:
+        count = samples()
+        share = config.total_steps(count) / planned.total_steps(count)
+    return config.with_(schedule=replace(config.schedule, warmup_steps=round(warmup * min(1.0, share))))
+
+
 def _check_self_supervised(config: TrainConfig) -> None:
     """What does not go together is refused here, before any data is read."""
     name, model, transform = config.objective, config.model, config.transform
@@ -186,10 +215,12 @@ def _check_self_supervised(config: TrainConfig) -> None:
         raise UserError(f"objective {name} needs a Vision Transformer, not a {model.family}")
     if transform.mixup or transform.cutmix or transform.label_smoothing:
         raise UserError(f"mixup, cutmix and label smoothing are for labels, which objective {name} does not use")
+    if config.class_weights != "none":
+        raise UserError(f"class_weights are for labels, which objective {name} does not use")
     if config.freeze != "nothing":
         raise UserError(f"freeze {config.freeze} leaves objective {name} nothing to learn: there is no head")
     if config.compile:
-        raise UserError(f"compile goes with objectives softmax and sigmoid only, not with {name}")
+        raise UserError(f"compile goes with objectives that learn from targets, not with {name}")
     if name == "dino":
         if config.ema:
             raise UserError("objective dino keeps an average of its own, the teacher: ema must be 0")
@@ -208,7 +239,8 @@ def _check_self_supervised(config: TrainConfig) -> None:
         raise UserError(f"objective {name} hides patches of pixels, and the stem of a hybrid sees beyond a patch")
     if model.patch_dropout:
         raise UserError(f"objective {name} chooses the patches itself: patch_dropout must be 0")
-    if name == "mae" and (model.attention == "axial" or model.positions == "relative" or model.positions_at != "stem"):
+    inside = model.position_kind.in_attention or model.positions_at != "stem"
+    if name == "mae" and (model.attention == "axial" or inside):
         raise UserError(
             "objective mae gives the encoder some of the patches: it needs full attention, and positions that are "
             "added once, at the stem"

@@ -4,6 +4,7 @@
 """
 
 from vitrail.data.decode import BadImage, decode
+from vitrail.data.frame import Frame
 from vitrail.data.sources import (
     UNLABELLED,
     Sample,
@@ -13,11 +14,13 @@ from vitrail.data.sources import (
     match_classes,
     open_data,
     open_source,
+    with_dev,
 )
 
 __all__ = [
     "UNLABELLED",
     "BadImage",
+    "Frame",
     "Sample",
     "Source",
     "Split",
@@ -26,4 +29,5 @@ __all__ = [
     "match_classes",
     "open_data",
     "open_source",
+    "with_dev",
 ]

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.data.decode import MAX_PIXELS, BadImage, decode, open_header
+from vitrail.config.data import AUTO
+from vitrail.data.decode import MAX_PIXELS, BadImage, Limits, decode, load_npy, open_header, to_bytes
 from vitrail.data.duplicates import exact_groups, gradient_hash, near_groups, thumbnail
+from vitrail.data.ranges import Measured, measure, range_notes, stored
 from vitrail.data.sources import UNLABELLED, Source, Split
 
 USUAL_MODES = ("RGB", "L")
@@ -62,42 +64,69 @@ def check_source(
     source: Source,
     *,
     max_pixels: int = MAX_PIXELS,
+    limits: Limits = None,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Checkup:
-    """Examine every sample of every split; `progress` is told how many more are done."""
+    """Examine every sample of every split; `progress` is told how many more are done.
+
+    `limits`: the range of stored values that training would take.
+    """
     examined: list[Examined] = []
+    measured = measure(source.split("train") if "train" in source.splits else source.all, max_pixels)
+    how = Reading(max_pixels, limits, shown_limits(measured, limits))
     with ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="vitrail-doctor") as pool:
         for split in source.splits.values():
-            for done in pool.map(partial(_examine_all, split, max_pixels), _chunks(len(split))):
+            for done in pool.map(partial(_examine_all, split, how), _chunks(len(split))):
                 examined += done
                 progress(len(done))
-    return Checkup(_findings(source, examined))
+    return Checkup(_findings(source, examined, range_notes(measured, limits), how.shown))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How pictures are read: as training would, and for looking at them."""
+
+    max_pixels: int = MAX_PIXELS
+    limits: Limits = None
+    shown: Limits = None
+
+
+def shown_limits(measured: Measured, limits: Limits) -> Limits:
+    """The range by which pictures with more than 8 bits are compared and shown: training's, unless it shows little."""
+    whole = limits or measured.type_limits
+    if not measured.deep or (whole is not None and not range_notes(measured, limits)):
+        return whole
+    low, high = measured.between(AUTO)
+    return (low, high) if low < high else whole
 
 
 def _chunks(count: int, size: int = 16) -> Iterator[range]:
     return (range(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def _examine_all(split: Split, max_pixels: int, indices: range) -> list[Examined]:
-    return [examine(split, index, max_pixels) for index in indices]
+def _examine_all(split: Split, how: Reading, indices: range) -> list[Examined]:
+    return [examine(split, index, how) for index in indices]
 
 
-def examine(split: Split, index: int, max_pixels: int = MAX_PIXELS) -> Examined:
+def examine(split: Split, index: int, how: Reading) -> Examined:
     """Decode one sample and note what it is."""
     name, label = split.ids[index], int(split.labels[index])
     try:
         content = split.read(index)
-        mode, kind, turned = _header(content, max_pixels)
-        if isinstance(content, np.ndarray) and content.shape[2] not in (1, 3):
-            pixels = content
-            grey = Image.fromarray(np.rint(content.mean(axis=2)).astype(np.uint8))
+        mode, kind, turned = _header(content, how.max_pixels)
+        content, channels = opened(content, how.max_pixels)
+        pixels = decode(content, channels, max_pixels=how.max_pixels, limits=how.limits)
+        values = stored(content, how.max_pixels)
+        if values is None:
+            seen = pixels
         else:
-            pixels = decode(content, 3, max_pixels=max_pixels)
-            grey = Image.fromarray(pixels).convert("L")
+            seen = to_bytes(decode(content, channels, max_pixels=how.max_pixels, limits=how.shown))
+            pixels = as_stored(values)  # equal in 8 bits is not equal
     except BadImage as error:
         return Examined(name, split.name, label, problem=str(error))
-    rows, columns = pixels.shape[:2]
+    grey = Image.fromarray(seen).convert("L") if channels == 3 else Image.fromarray(_mean(seen))
+    rows, columns = seen.shape[:2]
     digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
     endings = _ENDINGS.get(kind)
@@ -118,12 +147,40 @@ def examine(split: Split, index: int, max_pixels: int = MAX_PIXELS) -> Examined:
     )
 
 
+def opened(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[bytes | np.ndarray, int]:
+    """The content, of an .npy file its array, and by how many channels to look at it: colour, unless it is an array
+    that has another number."""
+    if not isinstance(content, np.ndarray) and content[:6] == b"\x93NUMPY":
+        content = load_npy(content, max_pixels)
+    if isinstance(content, np.ndarray) and content.ndim == 3 and content.shape[2] not in (1, 3):
+        return content, content.shape[2]
+    return content, 3
+
+
+def seen_as(content: bytes | np.ndarray, limits: Limits) -> np.ndarray:
+    """uint8 [rows, columns, 3] for people to look at: the first three channels, or, of two, the mean of both."""
+    content, channels = opened(content)
+    pixels = to_bytes(decode(content, channels, limits=limits))
+    return pixels[:, :, :3] if channels >= 3 else np.repeat(_mean(pixels)[:, :, None], 3, axis=2)
+
+
+def as_stored(values: np.ndarray) -> np.ndarray:
+    """Values of more than 8 bits as one type, so that equal ones have equal bytes whatever the file format."""
+    if np.issubdtype(values.dtype, np.floating):
+        return values.astype(np.float64)
+    return values.astype(np.uint16) if values.min() >= 0 and values.max() <= 65535 else values.astype(np.int64)
+
+
+def _mean(pixels: np.ndarray) -> np.ndarray:
+    return np.rint(pixels.mean(axis=2)).astype(np.uint8)
+
+
 def _header(content: bytes | np.ndarray, max_pixels: int) -> tuple[str, str, bool]:
     """Mode, format, and whether EXIF data turn the picture."""
     if isinstance(content, np.ndarray):
         return {1: "L", 3: "RGB"}.get(content.shape[2], f"{content.shape[2]} channels"), "array", False
     if content[:6] == b"\x93NUMPY":
-        return "array", "npy", False
+        return _npy_mode(load_npy(content, max_pixels)), "npy", False
     try:
         image = open_header(content, max_pixels)
         return image.mode, image.format or "", image.getexif().get(0x0112, 1) not in (0, 1)
@@ -134,7 +191,12 @@ def _header(content: bytes | np.ndarray, max_pixels: int) -> tuple[str, str, boo
         return "", "", False
 
 
-def _findings(source: Source, examined: list[Examined]) -> dict[str, Any]:
+def _npy_mode(values: np.ndarray) -> str:
+    channels = values.shape[2] if values.ndim == 3 else 1
+    return f"{channels} channel{'s' * (channels > 1)} of {values.dtype}"
+
+
+def _findings(source: Source, examined: list[Examined], notes: list[str], shown: Limits) -> dict[str, Any]:
     good = [each for each in examined if not each.problem]
     member = partial(_member, source)
     exact = exact_groups([each.pixel_hash for each in good])
@@ -157,7 +219,8 @@ def _findings(source: Source, examined: list[Examined]) -> dict[str, Any]:
         "classes": list(source.classes),
         "splits": {name: len(split) for name, split in source.splits.items()},
         "made_splits": list(source.made_splits),
-        "notes": [printable(note) for note in source.notes],
+        "notes": [printable(note) for note in [*source.notes, *notes]],
+        "shown_range": shown,
         "corrupt": [{**member(each), "reason": each.problem} for each in examined if each.problem],
         "damaged_shards": _damaged_shards(source),
         "unlabelled": [printable(each.id) for each in examined if each.label == UNLABELLED],
@@ -173,7 +236,9 @@ def _findings(source: Source, examined: list[Examined]) -> dict[str, Any]:
             {"kind": kind, "members": group} for kind, group in groups if len({each["split"] for each in group}) > 1
         ],
         "conflicts": [
-            {"kind": kind, "members": group} for kind, group in groups if len({each["label"] for each in group}) > 1
+            {"kind": kind, "members": group}
+            for kind, group in groups
+            if len({each["label"] for each in group if each["label"] is not None}) > 1
         ],
         "class_balance": _balance(source),
         "sizes": _sizes(good),

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.decode import BadImage, decode
-from vitrail.data.doctor import printable
+from vitrail.data.decode import BadImage, Limits
+from vitrail.data.doctor import printable, seen_as
 from vitrail.data.sources import Source
 from vitrail.drawing.page import cards, page, section, table, text, thumbnail
 
@@ -17,6 +17,7 @@ _SHOWN_CLASSES = 60
 
 def render(findings: dict[str, Any], source: Source) -> str:
     """The whole page; pictures of the duplicates are read from the source again, and embedded."""
+    shown = source, findings["shown_range"]
     sections = [
         _cards(findings),
         _notes(findings),
@@ -25,27 +26,27 @@ def render(findings: dict[str, Any], source: Source) -> str:
             "Leaks between splits",
             "The same picture, or nearly, trains and tests: the test then says more than it should.",
             [(each["kind"], each["members"]) for each in findings["leaks"]],
-            source,
+            shown,
         ),
         _groups(
             "One picture, two labels",
             "Duplicates whose labels contradict each other.",
             [(each["kind"], each["members"]) for each in findings["conflicts"]],
-            source,
+            shown,
         ),
         f'<div class="columns">{_balance(findings)}{_sizes(findings)}</div>',
         _groups(
             "Exact duplicates",
             "Pictures with the very same pixels.",
             [("exact", group) for group in findings["exact_duplicates"]],
-            source,
+            shown,
         ),
         _groups(
             "Near duplicates",
             "Pictures that look alike after being shrunk: copies that were resized or compressed again, "
             "neighbouring frames, or just simple pictures. Look at them before deciding.",
             [("near", group) for group in findings["near_duplicates"]],
-            source,
+            shown,
         ),
         _modes(findings),
     ]
@@ -58,17 +59,14 @@ def _cards(findings: dict[str, Any]) -> str:
     duplicates = (
         f"groups of duplicates ({len(findings['exact_duplicates']):,} exact, {len(findings['near_duplicates']):,} near)"
     )
+    conflicts = (f"{len(findings['conflicts']):,}", "contradicting labels", "bad" if findings["conflicts"] else "good")
     return cards(
         [
             (f"{findings['n']:,}", f"images ({splits})", ""),
-            (f"{len(findings['classes']):,}", "classes", ""),
+            *([(f"{len(findings['classes']):,}", "classes", "")] if findings["classes"] else []),
             (f"{len(findings['corrupt']):,}", "unreadable", "bad" if findings["corrupt"] else "good"),
             (f"{len(findings['leaks']):,}", "leaks between splits", "bad" if findings["leaks"] else "good"),
-            (
-                f"{len(findings['conflicts']):,}",
-                "contradicting labels",
-                "bad" if findings["conflicts"] else "good",
-            ),
+            *([conflicts] if findings["classes"] else []),
             (f"{len(findings['exact_duplicates']) + len(findings['near_duplicates']):,}", duplicates, ""),
         ]
     )
@@ -80,7 +78,7 @@ def _notes(findings: dict[str, Any]) -> str:
         notes.append(f"Cut by seed, not by the data set itself: {', '.join(findings['made_splits'])}.")
     if findings["turned_by_exif"]:
         notes.append(f"{findings['turned_by_exif']:,} pictures are turned upright by their EXIF data.")
-    if findings["unlabelled"]:
+    if findings["unlabelled"] and findings["classes"]:
         notes.append(f"{len(findings['unlabelled']):,} samples have no label, such as {findings['unlabelled'][0]}.")
     if findings["near_duplicates_limited"]:
         notes.append("There are so many near duplicates that the search for them was cut short.")
@@ -119,6 +117,8 @@ def _more(items: list[Any], shown: int) -> str:
 
 def _balance(findings: dict[str, Any]) -> str:
     balance: dict[str, dict[str, int]] = findings["class_balance"]
+    if not balance:
+        return ""
     totals = {name: sum(counts.values()) for name, counts in balance.items()}
     most = max(totals.values(), default=0) or 1
     names = list(balance)
@@ -172,9 +172,13 @@ def _span(each: dict[str, int]) -> str:
     return f"{each['from']}" if each["from"] == each["to"] else f"{each['from']} to {each['to']}"
 
 
-def _groups(title: str, about: str, groups: list[tuple[str, list[dict[str, Any]]]], source: Source) -> str:
+def _groups(
+    title: str, about: str, groups: list[tuple[str, list[dict[str, Any]]]], shown_from: tuple[Source, Limits]
+) -> str:
+    """A section of groups of pictures; these are read again from the source, by the range to show them by."""
     if not groups:
         return ""
+    source, limits = shown_from
     places = {
         (split.name, printable(name)): (split, index)
         for split in source.splits.values()
@@ -185,18 +189,17 @@ def _groups(title: str, about: str, groups: list[tuple[str, list[dict[str, Any]]
         figures = []
         for member in members[:_SHOWN_MEMBERS]:
             split, index = places[member["split"], member["id"]]
-            figures.append(_figure(split.read(index), member))
+            figures.append(_figure(split.read(index), member, limits))
         left = len(members) - _SHOWN_MEMBERS
         more = f'<p class="soft">and {left} more</p>' if left > 0 else ""
         shown.append(f'<div class="group" title="{kind}">{"".join(figures)}{more}</div>')
     return section(title, "".join(shown) + _more(groups, _SHOWN_GROUPS), about)
 
 
-def _figure(content: bytes | np.ndarray, member: dict[str, Any]) -> str:
-    caption = f"{text(member['id'])}<br><b>{text(member['label'])}</b>, {text(member['split'])}"
+def _figure(content: bytes | np.ndarray, member: dict[str, Any], limits: Limits) -> str:
+    label = "" if member["label"] is None else f"<b>{text(member['label'])}</b>, "
+    caption = f"{text(member['id'])}<br>{label}{text(member['split'])}"
     try:
-        if isinstance(content, np.ndarray) and content.shape[2] not in (1, 3):
-            content = content[:, :, :1]
-        return f"<figure>{thumbnail(decode(content))}<br>{caption}</figure>"
+        return f"<figure>{thumbnail(seen_as(content, limits))}<br>{caption}</figure>"
     except BadImage:
         return f"<figure>{caption}</figure>"

@@ -4,9 +4,10 @@ import math
 
 from PIL import Image
 
-from vitrail.config import Preprocessing
+from vitrail.config import Preprocessing, TransformConfig
 from vitrail.data.decode import Planes
-from vitrail.data.draws import Draws
+from vitrail.data.frame import Box, Matrix, Moves
+from vitrail.random_stream import Draws
 
 RESAMPLE = {
     "bicubic": Image.Resampling.BICUBIC,
@@ -18,9 +19,6 @@ RESAMPLE = {
 }
 _LARGE = 1 << 26
 """Pixels beyond which a resized picture is not made whole only to be cropped."""
-
-Box = tuple[float, float, float, float]
-"""left, top, right, bottom in pixels."""
 
 
 def size_of(planes: Planes) -> tuple[int, int]:
@@ -42,20 +40,44 @@ def evaluation_crop(planes: Planes, preprocessing: Preprocessing, size: tuple[in
     target, actual = preprocessing.rows_columns, size_of(planes)
     size = size or actual
     # A JPEG reduced while decoding is rounded up to whole pixels: the picture ends a little before its last ones do.
-    factor = max(round(own / now) for own, now in zip(size, actual, strict=True))
+    factor = reduction(size, actual)
     whole = None if factor == 1 else (0.0, 0.0, size[1] / factor, size[0] / factor)
     if preprocessing.crop == "squash":
         return resize(planes, target, preprocessing.resample, whole)
     resized = evaluation_size(size, target, preprocessing.crop_fraction)
-    # torchvision's rounding: half to even.
-    top, left = (round((have - want) / 2.0) for have, want in zip(resized, target, strict=True))
+    centre = _centre(resized, target)
     if resized[0] * resized[1] > max(_LARGE, 16 * target[0] * target[1]):
         # A picture of 1 x 10000 would grow to hundreds of millions of pixels: cut the part out while resizing.
-        down, right = actual[0] / resized[0], actual[1] / resized[1]
-        box = (left * right, top * down, (left + target[1]) * right, (top + target[0]) * down)
-        return resize(planes, target, preprocessing.resample, box)
+        return resize(planes, target, preprocessing.resample, _scaled(centre, resized, actual))
     planes = resize(planes, resized, preprocessing.resample, whole)
-    return tuple(plane.crop((left, top, left + target[1], top + target[0])) for plane in planes)
+    return tuple(plane.crop(centre) for plane in planes)
+
+
+def evaluation_box(size: tuple[int, int], preprocessing: Preprocessing) -> Box:
+    """Returns the part of a picture of this size that becomes the input at evaluation, in the picture's own pixels."""
+    if preprocessing.crop == "squash":
+        return 0.0, 0.0, float(size[1]), float(size[0])
+    target = preprocessing.rows_columns
+    resized = evaluation_size(size, target, preprocessing.crop_fraction)
+    return _scaled(_centre(resized, target), resized, size)
+
+
+def _centre(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Returns the box of the target's size in the middle of a larger size."""
+    # torchvision's rounding: half to even.
+    top, left = (round((have - want) / 2.0) for have, want in zip(size, target, strict=True))
+    return left, top, left + target[1], top + target[0]
+
+
+def _scaled(box: Box, size: tuple[int, int], other: tuple[int, int]) -> Box:
+    """Returns the box for a picture of one size on the same picture at another."""
+    down, right = other[0] / size[0], other[1] / size[1]
+    return box[0] * right, box[1] * down, box[2] * right, box[3] * down
+
+
+def reduction(size: tuple[int, int], actual: tuple[int, int]) -> int:
+    """Returns by how much (1, 2, 4 or 8) a JPEG of this size was reduced while decoding."""
+    return max(round(own / now) for own, now in zip(size, actual, strict=True))
 
 
 def evaluation_shrink(size: tuple[int, int], preprocessing: Preprocessing) -> int:
@@ -109,42 +131,47 @@ def rescale_box(box: Box, size: tuple[int, int], actual: tuple[int, int]) -> Box
     """A box drawn for one size (rows, columns), on a picture that was decoded at another."""
     if size == actual:
         return box
-    down, right = actual[0] / size[0], actual[1] / size[1]
-    return (
-        box[0] * right,
-        box[1] * down,
-        min(box[2] * right, float(actual[1])),
-        min(box[3] * down, float(actual[0])),
-    )
+    left, top, right, bottom = _scaled(box, size, actual)
+    return left, top, min(right, float(actual[1])), min(bottom, float(actual[0]))
 
 
-def small_affine(planes: Planes, rotate: float, translate: float, scale: float, fill: int, draws: Draws) -> Planes:
+def own_box(box: Box, size: tuple[int, int], actual: tuple[int, int]) -> Box:
+    """Returns where a box on a picture that was decoded at another size lies in the picture's own pixels.
+
+    A pixel of a JPEG reduced by 8 is 8 by 8 of its own, though the last one of a row or column may be of fewer. Turned
+    upright by EXIF data it may come first; the box is then off by up to 7 pixels, under half a pixel of the input.
+    """
+    if size == actual:
+        return box
+    factor = reduction(size, actual)
+    return box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor
+
+
+def small_affine(planes: Planes, config: TransformConfig, draws: Draws, moves: Moves = None) -> Planes:
     """Turned by up to `rotate` degrees about the centre, shifted, and scaled, all at once."""
     rows, columns = size_of(planes)
-    angle = math.radians(draws.uniform(-rotate, rotate))
-    right = columns * draws.uniform(-translate, translate)
-    down = rows * draws.uniform(-translate, translate)
-    factor = draws.uniform(1 - scale, 1 + scale)
+    angle = math.radians(draws.uniform(-config.rotate, config.rotate))
+    right = columns * draws.uniform(-config.translate, config.translate)
+    down = rows * draws.uniform(-config.translate, config.translate)
+    factor = draws.uniform(1 - config.scale, 1 + config.scale)
     cosine, sine = math.cos(angle) / factor, math.sin(angle) / factor
     middle_x, middle_y = columns / 2, rows / 2
     # Pillow asks where each pixel of the result comes from.
     start_x = middle_x - cosine * (middle_x + right) - sine * (middle_y + down)
     start_y = middle_y + sine * (middle_x + right) - cosine * (middle_y + down)
-    return affine(planes, (cosine, sine, start_x, -sine, cosine, start_y), "bilinear", (fill,))
+    return affine(planes, (cosine, sine, start_x, -sine, cosine, start_y), "bilinear", (config.fill,), moves)
 
 
-def affine(
-    planes: Planes,
-    matrix: tuple[float, float, float, float, float, float],
-    resample: str,
-    fill: tuple[int, ...],
-) -> Planes:
-    """Pillow's affine map on every plane; `fill` has one value, or one a channel."""
+def affine(planes: Planes, matrix: Matrix, resample: str, fill: tuple[int, ...], moves: Moves = None) -> Planes:
+    """Pillow's affine map on every plane; `fill` has one value, or one a channel, of 0 to 255."""
+    if moves is not None:
+        moves.append(matrix)
     result = []
     for number, plane in enumerate(planes):
         if plane.mode == "RGB":
-            colour: int | tuple[int, ...] = fill if len(fill) == 3 else fill[:1] * 3
+            colour: float | tuple[int, ...] = fill if len(fill) == 3 else fill[:1] * 3
         else:
             colour = fill[number] if len(fill) > number else fill[0]
+            colour = colour / 255 if plane.mode == "F" else colour
         result.append(plane.transform(plane.size, Image.Transform.AFFINE, matrix, RESAMPLE[resample], fillcolor=colour))
     return tuple(result)

@@ -20,13 +20,14 @@ import torch
 from vitrail.config import DataConfig, Preprocessing, TransformConfig
 from vitrail.config.data import Shuffle
 from vitrail.data.decode import BadImage
-from vitrail.data.draws import Draws
-from vitrail.data.mixing import mix, needs_targets, soft_targets
+from vitrail.data.mixing import mix, needs_soft_targets
 from vitrail.data.order import create_order
 from vitrail.data.sources import Split
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
 from vitrail.errors import UserError
 from vitrail.launched import available_processors
+from vitrail.random_stream import Draws
+from vitrail.tasks import task
 
 _CHUNK = 8
 """Encoded images a worker decodes at a time: few enough that a batch is shared among the workers."""
@@ -52,9 +53,9 @@ class Batch:
     """What a training or evaluation step needs."""
 
     images: torch.Tensor  # [batch, channels, rows, columns] float32, normalised
-    labels: torch.Tensor  # [batch] int64, -1 where there is none
+    targets: torch.Tensor  # [batch, ...], as the task collates them; of classes [batch] int64, -1 where there is none
     ids: list[str]
-    targets: torch.Tensor | None = None  # [batch, num_classes], where mixing or smoothing make labels soft
+    soft: torch.Tensor | None = None  # [batch, outputs], where mixing or smoothing make targets soft
     bad: list[BadSample] = field(default_factory=list)
     position: int = 0
     """Samples consumed once this batch is: where a resumed stream has to start."""
@@ -66,23 +67,23 @@ class Batch:
 
     def part(self, start: int, stop: int) -> "Batch":
         """The samples from `start` to before `stop`."""
-        targets = None if self.targets is None else self.targets[start:stop]
+        soft = None if self.soft is None else self.soft[start:stop]
         views = [view[start:stop] for view in self.views]
-        images, labels, ids = self.images[start:stop], self.labels[start:stop], self.ids[start:stop]
-        return Batch(images, labels, ids, targets, self.bad, self.position, views)
+        images, targets, ids = self.images[start:stop], self.targets[start:stop], self.ids[start:stop]
+        return Batch(images, targets, ids, soft, self.bad, self.position, views)
 
     def to(self, device: torch.device) -> "Batch":
-        targets = None if self.targets is None else self.targets.to(device, non_blocking=True)
+        soft = None if self.soft is None else self.soft.to(device, non_blocking=True)
         views = [view.to(device, non_blocking=True) for view in self.views]
-        images, labels = (each.to(device, non_blocking=True) for each in (self.images, self.labels))
-        return Batch(images, labels, self.ids, targets, self.bad, self.position, views)
+        images, targets = (each.to(device, non_blocking=True) for each in (self.images, self.targets))
+        return Batch(images, targets, self.ids, soft, self.bad, self.position, views)
 
 
 @dataclass
 class _Raw:
     """Some samples, ready but not yet normalised."""
 
-    pixels: np.ndarray  # [samples, rows, columns, channels] uint8
+    pixels: np.ndarray  # [samples, rows, columns, channels] uint8, or float32 from 0 to 1
     indices: list[int]
     bad: list[BadSample]
     views: list[np.ndarray] = field(default_factory=list)
@@ -141,10 +142,6 @@ class TrainingLoader:
         self._prepared: int | None = None
         self._normalise = Normaliser(preprocessing, self.device)
 
-    @property
-    def samples_per_epoch(self) -> int:
-        return len(self.split)
-
     def __iter__(self) -> Iterator[Batch]:
         starts = _count(self.position, self.batch_size * self.world_size)
         for start, raw in _prepare(starts, self._slots, self._load, self.workers, self._chunk):
@@ -165,8 +162,8 @@ class TrainingLoader:
 
     def _load(self, slots: list[int]) -> _Raw:
         rows, columns = self.preprocessing.rows_columns
-        raw = _Raw(np.empty((len(slots), rows, columns, self.transform.channels), np.uint8), [], [])
-        raw.views = [np.empty((len(slots), *view.image_size, view.channels), np.uint8) for view in self.views]
+        raw = _Raw(np.empty((len(slots), rows, columns, self.transform.channels), self.transform.dtype), [], [])
+        raw.views = [np.empty((len(slots), *view.image_size, view.channels), view.dtype) for view in self.views]
         for place, slot in enumerate(slots):
             raw.indices.append(self._fill(raw, place, slot))
         return raw
@@ -198,16 +195,15 @@ class TrainingLoader:
     def _finish(self, start: int, raw: _Raw) -> Batch:
         check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
         images = self._normalise(raw.pixels)
-        labels = torch.from_numpy(self.split.labels[raw.indices]).to(self.device)
-        targets = None
-        if needs_targets(self.config):
-            if int(labels.min()) < 0:
-                raise UserError("label smoothing, mixup and cutmix need a label for every sample; some have none")
-            targets = soft_targets(labels, self.num_classes, self.config.label_smoothing)
-            images, targets = mix(images, targets, self.config, self.seed, start, self.rank)
+        targets = collated(self.split, raw.indices, self.device)
+        soft = None
+        if needs_soft_targets(self.config):
+            head = task(self.split.task).head
+            soft = head.soft_targets(targets, self.num_classes, self.config.label_smoothing)
+            images, soft = mix(images, soft, self.config, self.seed, start, self.rank)
         names = [self.split.ids[index] for index in raw.indices]
         position = start + self.batch_size * self.world_size
-        return Batch(images, labels, names, targets, raw.bad, position, [self._normalise(view) for view in raw.views])
+        return Batch(images, targets, names, soft, raw.bad, position, [self._normalise(view) for view in raw.views])
 
 
 class EvaluationLoader:
@@ -252,17 +248,17 @@ class EvaluationLoader:
         chunk = self.batch_size if self.split.in_memory else _CHUNK
         for start, raw in _prepare(starts, self._slots, self._load, self.workers, chunk):
             check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
-            labels = torch.from_numpy(self.split.labels[raw.indices]).to(self.device)
+            targets = collated(self.split, raw.indices, self.device)
             names = [self.split.ids[index] for index in raw.indices]
             position = min(start + self.batch_size, len(self._mine))
-            yield Batch(self._normalise(raw.pixels), labels, names, None, raw.bad, position)
+            yield Batch(self._normalise(raw.pixels), targets, names, None, raw.bad, position)
 
     def _slots(self, start: int) -> list[int]:
         return self._mine[start : start + self.batch_size]
 
     def _load(self, indices: list[int]) -> _Raw:
         rows, columns = self.preprocessing.rows_columns
-        raw = _Raw(np.empty((len(indices), rows, columns, self.transform.channels), np.uint8), [], [])
+        raw = _Raw(np.empty((len(indices), rows, columns, self.transform.channels), self.transform.dtype), [], [])
         for index in indices:
             try:
                 raw.pixels[len(raw.indices)] = self.transform(self.split.read(index))
@@ -273,10 +269,17 @@ class EvaluationLoader:
         return raw
 
 
-class Normaliser:
-    """uint8 [batch, rows, columns, channels] to float32 [batch, channels, rows, columns], on the device.
+def collated(split: Split, indices: list[int], device: torch.device) -> torch.Tensor:
+    """Gives the targets of some samples of a split as its task has them in a batch."""
+    targets = torch.from_numpy(task(split.task).target.collate(split.targets[indices]))
+    # Apple's processors have no double precision.
+    return (targets.float() if device.type == "mps" and targets.dtype == torch.float64 else targets).to(device)
 
-    The order of operations (by 255, less mean, by std) is torchvision's, so results are equal to the last bit.
+
+class Normaliser:
+    """[batch, rows, columns, channels] to float32 [batch, channels, rows, columns], on the device.
+
+    The order of operations (bytes by 255, less mean, by std) is torchvision's, so results are equal to the last bit.
     """
 
     def __init__(self, preprocessing: Preprocessing, device: torch.device | str = "cpu") -> None:
@@ -289,7 +292,9 @@ class Normaliser:
         writable = pixels if pixels.flags.writeable else pixels.copy()  # torch warns of others
         images = torch.from_numpy(writable).to(self.device).permute(0, 3, 1, 2)
         images = images.to(torch.float32, memory_format=torch.contiguous_format)
-        return images.div_(255).sub_(self.mean).div_(self.std)
+        # Floats may be the caller's own memory still.
+        images = images.div_(255) if pixels.dtype == np.uint8 else images.clone()
+        return images.sub_(self.mean).div_(self.std)
 
 
 def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: float) -> None:

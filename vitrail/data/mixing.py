@@ -1,21 +1,14 @@
-"""Mixup, CutMix and label smoothing: what is done to a whole batch, and the soft targets that come of it."""
+"""Mixup and CutMix: what is done to the pictures of a whole batch, and to their soft targets."""
 
 import torch
 
 from vitrail.config import TransformConfig
-from vitrail.data.draws import Draws, permutation
+from vitrail.random_stream import Draws, permutation
 
 
-def needs_targets(config: TransformConfig) -> bool:
-    """Whether labels alone cannot say what a batch should give."""
+def needs_soft_targets(config: TransformConfig) -> bool:
+    """Whether targets as they are cannot say what a batch should give."""
     return bool(config.mixup or config.cutmix or config.label_smoothing)
-
-
-def soft_targets(labels: torch.Tensor, num_classes: int, smoothing: float) -> torch.Tensor:
-    """[batch] -> [batch, num_classes]: 1 - smoothing on the label, the rest spread over all classes alike."""
-    targets = torch.full((len(labels), num_classes), smoothing / num_classes, device=labels.device)
-    targets.scatter_(1, labels[:, None], 1 - smoothing + smoothing / num_classes)
-    return targets
 
 
 def mix(
@@ -23,7 +16,7 @@ def mix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Every image with another of the batch; all random numbers come from the key.
 
-    images [batch, channels, rows, columns] and targets [batch, num_classes]; neither is changed in place.
+    images [batch, channels, rows, columns] and targets [batch, outputs]; neither is changed in place.
     """
     draws = Draws("mix", *key)
     mixed, use_cutmix = draws.chance(config.mix_probability), draws.chance(0.5)

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from vitrail.config.data import Shuffle
-from vitrail.data.draws import permutation
 from vitrail.data.sources import Split
 from vitrail.errors import UserError
+from vitrail.random_stream import permutation
 
 _BLOCKS = 4
 """Blocks kept: workers look a little ahead, and the next block is known before it is needed."""

@@ -1,5 +1,7 @@
 """RandAugment (Cubuk et al. 2020) in its increasing form, and colour jitter, on Pillow images.
 
+Geometry is Pillow's for bytes and for floats; colour operations on floats are those of `float_operations`.
+
 Each operation has a strength from 0 (nothing) to 1 (as far as it goes). What has a direction (turn, shear, shift,
 brighter or darker) goes either way with equal chance.
 """
@@ -7,102 +9,151 @@ brighter or darker) goes either way with equal chance.
 import math
 from collections.abc import Callable
 
+import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from vitrail.config import TransformConfig
-from vitrail.data.decode import Planes
-from vitrail.data.draws import Draws
+from vitrail.data import float_operations as floats
+from vitrail.data.decode import Planes, from_array, to_array
+from vitrail.data.frame import Matrix, Moves
 from vitrail.data.geometry import affine, size_of
+from vitrail.random_stream import Draws
 
 _Fill = tuple[int, ...]
+_Enhancer = Callable[[Image.Image], ImageEnhance._Enhance]
 _Operation = Callable[[Planes, float, Draws, _Fill], Planes]
 
 
-def randaugment(planes: Planes, config: TransformConfig, draws: Draws, fill: _Fill) -> Planes:
+class _Move:
+    """An operation that moves the picture: `draw` gives its matrix for a size (rows, columns) and a strength."""
+
+    def __init__(self, draw: Callable[[tuple[int, int], float, Draws], Matrix]) -> None:
+        self.draw = draw
+
+    def __call__(self, planes: Planes, strength: float, draws: Draws, fill: _Fill, moves: Moves = None) -> Planes:
+        return affine(planes, self.draw(size_of(planes), strength, draws), "bicubic", fill, moves)
+
+
+def randaugment(planes: Planes, config: TransformConfig, draws: Draws, fill: _Fill, moves: Moves = None) -> Planes:
     """Some operations, each chosen at random and applied with a random strength around the set one."""
     for _ in range(config.randaugment_layers):
         operation = OPERATIONS[draws.integer(len(OPERATIONS))]
         applied = draws.chance(config.randaugment_probability)
         magnitude = config.randaugment_magnitude + config.randaugment_std * draws.normal()
         if applied:
-            planes = operation(planes, min(max(magnitude / 10, 0.0), 1.0), draws, fill)
+            strength = min(max(magnitude / 10, 0.0), 1.0)
+            if isinstance(operation, _Move):
+                planes = operation(planes, strength, draws, fill, moves)
+            else:
+                planes = operation(planes, strength, draws, fill)
     return planes
 
 
 def colour_jitter(planes: Planes, jitter: float, draws: Draws) -> Planes:
     """Brightness, then contrast, then saturation."""
     for enhancer in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
-        factor = draws.uniform(1 - jitter, 1 + jitter)
-        planes = tuple(enhancer(plane).enhance(factor) for plane in planes)
+        planes = _enhanced(planes, enhancer, draws.uniform(1 - jitter, 1 + jitter))
     return planes
+
+
+_FLOAT_ENHANCE: dict[_Enhancer, Callable[[np.ndarray, float], np.ndarray]] = {
+    ImageEnhance.Brightness: floats.brightness,
+    ImageEnhance.Contrast: floats.contrast,
+    ImageEnhance.Color: floats.saturation,
+    ImageEnhance.Sharpness: floats.sharpness,
+}
+
+
+def _enhanced(planes: Planes, enhancer: _Enhancer, factor: float) -> Planes:
+    return _applied(
+        planes,
+        lambda plane: enhancer(plane).enhance(factor),
+        lambda pixels: _FLOAT_ENHANCE[enhancer](pixels, factor),
+    )
+
+
+def _applied(
+    planes: Planes,
+    of_bytes: Callable[[Image.Image], Image.Image],
+    of_floats: Callable[[np.ndarray], np.ndarray],
+) -> Planes:
+    """A colour operation by Pillow on each plane, or, on planes of floats, by numpy on all of them at once."""
+    if planes[0].mode == "F":
+        return from_array(of_floats(to_array(planes)))
+    return tuple(of_bytes(plane) for plane in planes)
 
 
 def _signed(value: float, draws: Draws) -> float:
     return -value if draws.chance(0.5) else value
 
 
-def _plain(function: Callable[[Image.Image], Image.Image]) -> _Operation:
+def _plain(of_bytes: Callable[[Image.Image], Image.Image], of_floats: Callable[[np.ndarray], np.ndarray]) -> _Operation:
     """An operation that has no strength."""
-    return lambda planes, strength, draws, fill: tuple(function(plane) for plane in planes)
+    return lambda planes, strength, draws, fill: _applied(planes, of_bytes, of_floats)
 
 
-def _enhance(enhancer: Callable[[Image.Image], ImageEnhance._Enhance]) -> _Operation:
+def _enhance(enhancer: _Enhancer) -> _Operation:
     def apply(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
-        factor = 1.0 + _signed(0.9 * strength, draws)
-        return tuple(enhancer(plane).enhance(factor) for plane in planes)
+        return _enhanced(planes, enhancer, 1.0 + _signed(0.9 * strength, draws))
 
     return apply
 
 
-def _rotate(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
+def _rotate(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
     angle = math.radians(_signed(30.0 * strength, draws))
-    rows, columns = size_of(planes)
+    rows, columns = size
     cosine, sine = math.cos(angle), math.sin(angle)
     start_x = columns / 2 - cosine * columns / 2 - sine * rows / 2
     start_y = rows / 2 + sine * columns / 2 - cosine * rows / 2
-    return affine(planes, (cosine, sine, start_x, -sine, cosine, start_y), "bicubic", fill)
+    return cosine, sine, start_x, -sine, cosine, start_y
 
 
-def _shear_x(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
-    return affine(planes, (1, _signed(0.3 * strength, draws), 0, 0, 1, 0), "bicubic", fill)
+def _shear_x(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+    return 1, _signed(0.3 * strength, draws), 0, 0, 1, 0
 
 
-def _shear_y(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
-    return affine(planes, (1, 0, 0, _signed(0.3 * strength, draws), 1, 0), "bicubic", fill)
+def _shear_y(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+    return 1, 0, 0, _signed(0.3 * strength, draws), 1, 0
 
 
-def _translate_x(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
-    shift = _signed(0.45 * strength, draws) * size_of(planes)[1]
-    return affine(planes, (1, 0, shift, 0, 1, 0), "bicubic", fill)
+def _translate_x(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+    return 1, 0, _signed(0.45 * strength, draws) * size[1], 0, 1, 0
 
 
-def _translate_y(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
-    shift = _signed(0.45 * strength, draws) * size_of(planes)[0]
-    return affine(planes, (1, 0, 0, 0, 1, shift), "bicubic", fill)
+def _translate_y(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+    return 1, 0, 0, 0, 1, _signed(0.45 * strength, draws) * size[0]
 
 
 def _posterize(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
     # Four bits to start with, none taken away at strength 0; at least one is kept, or the picture is black.
     bits = max(8 if strength == 0 else 4 - int(4 * strength), 1)
-    return tuple(ImageOps.posterize(plane, bits) for plane in planes)
+    return _applied(
+        planes, lambda plane: ImageOps.posterize(plane, bits), lambda pixels: floats.posterize(pixels, bits)
+    )
 
 
 def _solarize(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
     threshold = 256 - int(256 * strength)
-    return tuple(ImageOps.solarize(plane, threshold) for plane in planes)
+    return _applied(
+        planes, lambda plane: ImageOps.solarize(plane, threshold), lambda pixels: floats.solarize(pixels, threshold)
+    )
 
 
 def _solarize_add(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
     added = int(110 * strength)
     table = [min(value + added, 255) if value < 128 else value for value in range(256)]
-    return tuple(plane.point(table * len(plane.getbands())) for plane in planes)
+    return _applied(
+        planes,
+        lambda plane: plane.point(table * len(plane.getbands())),
+        lambda pixels: floats.solarize_add(pixels, added),
+    )
 
 
 OPERATIONS: tuple[_Operation, ...] = (
-    _plain(ImageOps.autocontrast),
-    _plain(ImageOps.equalize),
-    _plain(ImageOps.invert),
-    _rotate,
+    _plain(ImageOps.autocontrast, floats.autocontrast),
+    _plain(ImageOps.equalize, floats.equalize),
+    _plain(ImageOps.invert, floats.invert),
+    _Move(_rotate),
     _posterize,
     _solarize,
     _solarize_add,
@@ -110,8 +161,8 @@ OPERATIONS: tuple[_Operation, ...] = (
     _enhance(ImageEnhance.Contrast),
     _enhance(ImageEnhance.Brightness),
     _enhance(ImageEnhance.Sharpness),
-    _shear_x,
-    _shear_y,
-    _translate_x,
-    _translate_y,
+    _Move(_shear_x),
+    _Move(_shear_y),
+    _Move(_translate_x),
+    _Move(_translate_y),
 )

@@ -1,4 +1,7 @@
-"""From a sample's content to the pixels of a model's input: uint8 [rows, columns, channels].
+"""From a sample's content to the pixels of a model's input: [rows, columns, channels].
+
+They are uint8; where the preprocessing has a range of values they are float32 from 0 to 1, and pictures with more than
+8 bits are floats from the first step to the last. Pictures of 8 bits stay so until the end, whatever the range.
 
 A transform is a pure function of the content and the draws, so it does not matter which thread applies it, nor
 when. Normalising comes later, for a whole batch at once (`loader.py`).
@@ -10,13 +13,14 @@ import numpy as np
 from PIL import Image
 
 from vitrail.config import Preprocessing, TransformConfig
-from vitrail.data.decode import MAX_PIXELS, Planes, as_bytes, decode_planes, from_array, to_array
-from vitrail.data.draws import Draws
+from vitrail.data.decode import MAX_PIXELS, Planes, as_pixels, as_units, decode_planes, from_array, to_array
+from vitrail.data.frame import Box, Frame, Matrix, Moves, mirror, translation, upside_down
 from vitrail.data.geometry import (
-    Box,
+    evaluation_box,
     evaluation_crop,
     evaluation_shrink,
     inception_box,
+    own_box,
     rescale_box,
     resize,
     shrink_factor,
@@ -24,8 +28,13 @@ from vitrail.data.geometry import (
     small_affine,
 )
 from vitrail.data.randaugment import colour_jitter, randaugment
+from vitrail.random_stream import Draws
 
-Transform = Callable[[bytes | np.ndarray, Draws], np.ndarray]
+Content = bytes | np.ndarray | Image.Image | Planes
+"""What a transform takes: an encoded image, an array of stored values, a Pillow image, or planes decoded already."""
+Transform = Callable[[Content, Draws], np.ndarray]
+_Part = tuple[tuple[int, int], Box | None]
+"""The size of a picture, and which box of it was resized to the input; None: all of it."""
 
 
 class EvaluationTransform:
@@ -38,21 +47,40 @@ class EvaluationTransform:
     def __init__(self, preprocessing: Preprocessing, *, max_pixels: int = MAX_PIXELS) -> None:
         self.preprocessing = preprocessing
         self.channels = len(preprocessing.mean)
+        self.limits = preprocessing.range
+        self.dtype = pixel_type(preprocessing)
         self.max_pixels = max_pixels
 
-    def __call__(self, content: bytes | np.ndarray | Image.Image, draws: Draws | None = None) -> np.ndarray:
+    def __call__(self, content: Content, draws: Draws | None = None) -> np.ndarray:
+        pixels, _ = self.cropped(content)
+        return pixels if self.limits is None else as_units(pixels)
+
+    def with_frame(self, content: Content, draws: Draws | None = None) -> tuple[np.ndarray, Frame]:
+        """Returns what a call returns, and the map between the picture's own pixels and these."""
+        pixels, size = self.cropped(content)
+        frame = Frame.of(size, self.preprocessing.rows_columns, evaluation_box(size, self.preprocessing))
+        return pixels if self.limits is None else as_units(pixels), frame
+
+    def cropped(self, content: Content) -> tuple[np.ndarray, tuple[int, int]]:
+        """Returns the pixels, and the size (rows, columns) that the picture had.
+
+        The pixels are as they were decoded: uint8, or floats where the picture has more than 8 bits and a range.
+        """
         if isinstance(content, np.ndarray):
-            content = as_bytes(content, self.channels)
-            if self.preprocessing.crop == "squash" and content.shape[:2] == self.preprocessing.rows_columns:
-                return content
+            pixels = as_pixels(content, self.channels, self.limits)
+            size = pixels.shape[:2]
+            if self.preprocessing.crop == "squash" and size == self.preprocessing.rows_columns:
+                return pixels, size
+            content = from_array(pixels)
         sizes: list[tuple[int, int]] = []
 
         def shrink(size: tuple[int, int]) -> int:
             sizes.append(size)
             return evaluation_shrink(size, self.preprocessing)
 
-        planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, shrink=shrink)
-        return to_array(evaluation_crop(planes, self.preprocessing, sizes[0] if sizes else None))
+        planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, shrink=shrink, limits=self.limits)
+        size = sizes[0] if sizes else size_of(planes)
+        return to_array(evaluation_crop(planes, self.preprocessing, size)), size
 
 
 class TrainingTransform:
@@ -62,74 +90,107 @@ class TrainingTransform:
         self.config = config
         self.preprocessing = preprocessing
         self.channels = len(preprocessing.mean)
+        self.limits = preprocessing.range
+        self.dtype = pixel_type(preprocessing)
         self.image_size = preprocessing.rows_columns
         self.max_pixels = max_pixels
         self._mean = tuple(min(max(round(255 * value), 0), 255) for value in preprocessing.mean)
         self._evaluation = EvaluationTransform(preprocessing, max_pixels=max_pixels)
         self._affine = bool(config.rotate or config.translate or config.scale)
 
-    def __call__(self, content: bytes | np.ndarray, draws: Draws) -> np.ndarray:
+    def __call__(self, content: Content, draws: Draws) -> np.ndarray:
+        pixels, _ = self._cropped(content, draws)
+        return self._augmented(pixels, draws)
+
+    def with_frame(self, content: Content, draws: Draws) -> tuple[np.ndarray, Frame]:
+        """Returns what a call returns, and the map between the picture's own pixels and these."""
+        moves: list[Matrix] = []
+        pixels, (size, box) = self._cropped(content, draws)
+        pixels = self._augmented(pixels, draws, moves)
+        return pixels, Frame.of(size, self.image_size, box).then(*moves)
+
+    def _augmented(self, pixels: np.ndarray | Planes, draws: Draws, moves: Moves = None) -> np.ndarray:
+        """Does all that comes after the crop."""
         config = self.config
-        pixels = self._cropped(content, draws)
         if self._affine or config.randaugment_layers or config.colour_jitter:
             planes = from_array(pixels) if isinstance(pixels, np.ndarray) else pixels
             if self._affine:
-                planes = small_affine(planes, config.rotate, config.translate, config.scale, config.fill, draws)
-            planes = randaugment(planes, config, draws, self._mean)
+                planes = small_affine(planes, config, draws, moves)
+            planes = randaugment(planes, config, draws, self._mean, moves)
             if config.colour_jitter:
                 planes = colour_jitter(planes, config.colour_jitter, draws)
             pixels = planes
         if not isinstance(pixels, np.ndarray):
             pixels = to_array(pixels)
         if config.crop == "pad" and config.padding:
-            pixels = shift(pixels, config.padding, config.fill, draws)
+            pixels = shift(pixels, config.padding, config.fill, draws, moves)
         if draws.chance(config.flip):
             pixels = pixels[:, ::-1]
+            if moves is not None:
+                moves.append(mirror(self.image_size))
         if draws.chance(config.vertical_flip):
             pixels = pixels[::-1]
+            if moves is not None:
+                moves.append(upside_down(self.image_size))
         if draws.chance(config.erase):
             pixels = erase(pixels, config.erase_area, self._mean if config.erase_fill == "mean" else None, draws)
-        return pixels
+        return pixels if self.limits is None else as_units(pixels)
 
-    def decoded(self, content: bytes | np.ndarray) -> np.ndarray:
-        """The content as pixels, for those who need several transforms of it."""
+    def decoded(self, content: Content) -> np.ndarray | Planes:
+        """The content as pixels, for those who need several transforms of it; floats as planes: they are scaled."""
         if isinstance(content, np.ndarray):
-            return as_bytes(content, self.channels)
-        return to_array(decode_planes(content, self.channels, max_pixels=self.max_pixels))
+            pixels = as_pixels(content, self.channels, self.limits)
+        else:
+            pixels = to_array(decode_planes(content, self.channels, max_pixels=self.max_pixels, limits=self.limits))
+        return pixels if pixels.dtype == np.uint8 else from_array(pixels)
 
-    def _cropped(self, content: bytes | np.ndarray, draws: Draws) -> np.ndarray | Planes:
-        """At the image size: as an array where nothing had to be resized, which is quick, else for Pillow."""
+    def _cropped(self, content: Content, draws: Draws) -> tuple[np.ndarray | Planes, _Part]:
+        """Returns the picture at the image size, and which part of it that is.
+
+        It is an array where nothing had to be resized, which is quick, else it is for Pillow.
+        """
         if self.config.crop == "inception":
             return self._inception(content, draws)
         if self.config.crop == "evaluation":
-            return self._evaluation(content)
+            pixels, size = self._evaluation.cropped(content)
+            return pixels, (size, evaluation_box(size, self.preprocessing))
         if isinstance(content, np.ndarray):
-            content = as_bytes(content, self.channels)
-            if content.shape[:2] == self.image_size:
-                return content
-        planes = decode_planes(content, self.channels, max_pixels=self.max_pixels)
-        return resize(planes, self.image_size, self.config.resample)
+            pixels = as_pixels(content, self.channels, self.limits)
+            if pixels.shape[:2] == self.image_size:
+                return pixels, (self.image_size, None)
+            content = from_array(pixels)
+        planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, limits=self.limits)
+        return resize(planes, self.image_size, self.config.resample), (size_of(planes), None)
 
-    def _inception(self, content: bytes | np.ndarray, draws: Draws) -> Planes:
+    def _inception(self, content: Content, draws: Draws) -> tuple[Planes, _Part]:
         drawn: list[tuple[tuple[int, int], Box]] = []
 
         def draw(size: tuple[int, int]) -> int:
             drawn.append((size, inception_box(size, self.config.area, self.config.aspect, draws)))
             return shrink_factor(drawn[0][1], self.image_size)
 
-        planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, shrink=draw)
+        planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, shrink=draw, limits=self.limits)
         if not drawn:  # not a JPEG: the size is only known now
             draw(size_of(planes))
         size, box = drawn[0]
-        return resize(planes, self.image_size, self.config.resample, rescale_box(box, size, size_of(planes)))
+        actual = size_of(planes)
+        box = rescale_box(box, size, actual)
+        return resize(planes, self.image_size, self.config.resample, box), (size, own_box(box, size, actual))
 
 
-def shift(pixels: np.ndarray, padding: int, fill: int, draws: Draws) -> np.ndarray:
+def pixel_type(preprocessing: Preprocessing) -> type[np.generic]:
+    """Of a transform's pixels."""
+    return np.uint8 if preprocessing.range is None else np.float32
+
+
+def shift(pixels: np.ndarray, padding: int, fill: int, draws: Draws, moves: Moves = None) -> np.ndarray:
     """Padded on every side and cropped to the old size: a shift by up to `padding` pixels along each axis."""
     rows, columns = pixels.shape[:2]
     down = min(max(draws.integer(2 * padding + 1) - padding, -rows), rows)
     right = min(max(draws.integer(2 * padding + 1) - padding, -columns), columns)
-    moved = np.full_like(pixels, fill)
+    if moves is not None:
+        moves.append(translation(right, down))
+    moved = np.full_like(pixels, fill if pixels.dtype == np.uint8 else fill / 255)
     moved[max(down, 0) : rows + min(down, 0), max(right, 0) : columns + min(right, 0)] = pixels[
         max(-down, 0) : rows + min(-down, 0), max(-right, 0) : columns + min(-right, 0)
     ]
@@ -148,8 +209,9 @@ def erase(pixels: np.ndarray, area: tuple[float, float], fill: tuple[int, ...] |
             pixels = pixels.copy()
             if fill is None:
                 noise = np.frombuffer(draws.bytes(height * width * channels), dtype=np.uint8)
-                pixels[top : top + height, left : left + width] = noise.reshape(height, width, channels)
+                put = noise.reshape(height, width, channels)
             else:
-                pixels[top : top + height, left : left + width] = np.array(fill, dtype=np.uint8)
+                put = np.array(fill, dtype=np.uint8)
+            pixels[top : top + height, left : left + width] = put if pixels.dtype == np.uint8 else as_units(put)
             return pixels
     return pixels

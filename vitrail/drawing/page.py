@@ -3,10 +3,8 @@
 import base64
 import html
 import io
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -135,16 +133,3 @@ def picture(light: bytes, dark: bytes, description: str) -> str:
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{data_address(dark, "png")}">'
         f'<img alt="{text(description)}" src="{data_address(light, "png")}"></picture>'
     )
-
-
-def write(path: Path, content: bytes | None) -> None:
-    """Whole or not at all. What an earlier report left and this one has not would contradict it, and goes."""
-    if content is None:
-        path.unlink(missing_ok=True)
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,74 +12,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitrail.data.draws import permutation
-from vitrail.evaluation import knn, linear_probe
+from vitrail.evaluation import knn
 from vitrail.evaluation.features import Features
+from vitrail.random_stream import permutation
+from vitrail.tasks.classification import logistic
+from vitrail.tasks.classification.closed_form import solve
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
 L2 = 1024.0
-BIAS = 100.0
-"""The constant feature: so large that the bias it stands for is hardly regularised."""
-EPSILON = 1e-5
-_ROWS = 8192
-"""Samples turned into doubles at a time."""
 
 Shots = int | Literal["all"]
 Method = Literal["ridge", "knn", "probe"]
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    """A linear map from features to one score a class."""
-
-    mean: Tensor  # [width]
-    std: Tensor  # [width], EPSILON added
-    weights: Tensor  # [width + 1, classes]; the last row belongs to the constant feature
-
-    def scores(self, features: Tensor) -> Tensor:
-        """float64 [n, classes]."""
-        parts = [_prepared(part, self.mean, self.std) @ self.weights for part in features.split(_ROWS)]
-        return torch.cat(parts)
-
-
-def solve(features: Tensor, labels: Tensor, num_classes: int, l2: float = L2) -> LeastSquares:
-    """The weights that minimise |X W - Y|^2 + l2 |W|^2, in double precision.
-
-    X are the standardised features [n, width] with the constant appended, Y is 1 for a sample's class and -1 for all
-    others. The Gram matrix that is smaller is taken apart: X'X, or with fewer samples than features X X'.
-    """
-    assert len(features) == len(labels)
-    assert len(features)
-    assert l2 > 0
-    mean, std = _moments(features)
-    if len(features) > features.shape[1]:
-        gram, right = features.new_zeros((), dtype=torch.float64), features.new_zeros((), dtype=torch.float64)
-        for part, own in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):
-            x = _prepared(part, mean, std)
-            gram, right = gram + x.T @ x, right + x.T @ _targets(own, num_classes)
-        values, vectors = torch.linalg.eigh(gram)
-        weights = vectors @ ((vectors.T @ right) / (values + l2)[:, None])
-    else:
-        x = _prepared(features, mean, std)
-        values, vectors = torch.linalg.eigh(x @ x.T)
-        weights = x.T @ (vectors @ ((vectors.T @ _targets(labels, num_classes)) / (values + l2)[:, None]))
-    return LeastSquares(mean, std, weights)
-
-
-def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    count = len(features)
-    mean = torch.stack([part.double().sum(dim=0) for part in features.split(_ROWS)]).sum(dim=0) / count
-    squares = [(part.double() - mean).square().sum(dim=0) for part in features.split(_ROWS)]
-    return mean, (torch.stack(squares).sum(dim=0) / count).sqrt() + EPSILON
-
-
-def _prepared(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return torch.nn.functional.pad((features.double() - mean) / std, (0, 1), value=BIAS)
-
-
-def _targets(labels: Tensor, num_classes: int) -> Tensor:
-    return 2 * torch.nn.functional.one_hot(labels, num_classes).double() - 1
 
 
 def draw(labels: Tensor, shots: int, seed: int) -> Tensor:
@@ -140,7 +84,7 @@ Classify = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 def _by_ridge(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
-    return solve(train, labels, num_classes).scores(queries).argmax(dim=1)
+    return solve(train, labels, num_classes, L2).scores(queries).argmax(dim=1)
 
 
 def _by_neighbours(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
@@ -148,7 +92,7 @@ def _by_neighbours(train: Tensor, labels: Tensor, queries: Tensor, num_classes: 
 
 
 def _by_probe(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
-    return linear_probe.train(train, labels, num_classes).logits(queries).argmax(dim=1)
+    return logistic.train(train, labels, num_classes).logits(queries).argmax(dim=1)
 
 
 METHODS: dict[Method, Classify] = {"ridge": _by_ridge, "knn": _by_neighbours, "probe": _by_probe}
@@ -169,11 +113,13 @@ def evaluate(
     """
     for count in shots:
         drawn = (
-            [torch.arange(len(train))] if count == "all" else [draw(train.labels, count, seed) for seed in range(seeds)]
+            [torch.arange(len(train))]
+            if count == "all"
+            else [draw(train.targets, count, seed) for seed in range(seeds)]
         )
         for method in methods:
             accuracies = []
             for chosen in drawn:
-                predicted = METHODS[method](train.values[chosen], train.labels[chosen], test.values, num_classes)
-                accuracies.append(int((predicted == test.labels).sum()) / len(test))
+                predicted = METHODS[method](train.values[chosen], train.targets[chosen], test.values, num_classes)
+                accuracies.append(int((predicted == test.targets).sum()) / len(test))
             yield Row(count, method, tuple(accuracies), len(test), test.skipped)

@@ -19,14 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from vitrail.checkpoints.digests import digest, fingerprint
 from vitrail.errors import UserError
 from vitrail.inference.engines import NAMES, Engine, Name, package, processors
 from vitrail.inference.engines.facts import read_onnx_facts
+from vitrail.io.checksums import digest, fingerprint
+from vitrail.io.files import write_bytes
 from vitrail.version import __version__
 
 CHOICES = "choices.json"
@@ -48,6 +49,7 @@ class Loading:
     image_size: int | tuple[int, int] | None = None
     preprocessing: str | None = None
     labels: str | Path | None = None
+    weights_from: Literal["average", "raw"] | None = None
     device: str = "auto"
 
     def options(self) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def open_engine(
     many: bool = False,
     say: Say = lambda _: None,
 ) -> Engine:
-    """An engine for a bundle, a run, a weights file, hf:owner/name, or an exported .onnx or .xml file.
+    """An engine for any MODEL that `vitrail.load` takes, or for an exported .onnx or .xml file.
 
     Without a name it is what `auto` found before, else torch; with `many` pictures to come, `auto` is asked.
     """
@@ -103,7 +105,7 @@ def _open_model(source: str | Path, engine: str | None, workers: int, loading: L
     from vitrail.models.device import choose_device
 
     path = locate(source)
-    model = load(path, **loading.options())
+    model = load(source, **loading.options())
     for line in model.card.notes:
         say(line)
     device = choose_device(loading.device)
@@ -176,7 +178,7 @@ def measure(engines: dict[str, Engine], seconds: float = MEASURED_SECONDS) -> di
 
 def _run_for(engine: Engine, seconds: float) -> tuple[int, float]:
     images = np.zeros((engine.batch_size, *engine.facts.input_shape), np.float32)
-    run = engine.logits if engine.facts.config.num_classes else engine.features
+    run = engine.outputs if engine.facts.config.num_classes else engine.features
     done, lock = 0, threading.Lock()
     start = time.perf_counter()
 
@@ -217,14 +219,12 @@ class Memory:
         return entry.get("engine") if isinstance(entry, dict) else None
 
     def remember(self, workers: int, engine: str, speeds: dict[str, float]) -> None:
-        from vitrail.drawing.page import write
-
         entries = self._entries()
         rounded = {name: round(speed, 2) for name, speed in speeds.items()}
         entries[self._key(workers)] = {"engine": engine, "images_per_second": rounded}
         with contextlib.suppress(OSError):  # a folder that cannot be written to: measured again next time
             self.folder.mkdir(exist_ok=True)
-            write(self.folder / CHOICES, (json.dumps(entries, indent=2) + "\n").encode())
+            write_bytes(self.folder / CHOICES, (json.dumps(entries, indent=2) + "\n").encode())
 
     def exported(self, model: Any, say: Say) -> Path:
         """The model as ONNX: from before, or made now; in a temporary folder where it cannot be kept."""

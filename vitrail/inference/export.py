@@ -1,8 +1,8 @@
 """A model as a file that other programs run: ONNX, OpenVINO IR, or a torch.export program.
 
 Any module with `config`, `card` and `head` can be exported: ours, or one made from it (with merged tokens, say). The
-file has two outputs, `logits` and `features`, takes any number of images at a time, and says in its metadata how they
-are prepared and what the classes are called.
+file has two outputs, that of its task (of classes: `logits`) and `features`, takes any number of images at a time, and
+says in its metadata how they are prepared and what the classes are called.
 """
 
 import copy
@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.checkpoints.files import sync
 from vitrail.errors import UserError
-from vitrail.inference.engines import Engine, first_line, package
+from vitrail.inference.engines import FEATURES, Engine, first_line, package
 from vitrail.inference.engines.facts import KEY, Facts
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.engines.openvino import OpenVinoEngine
 from vitrail.inference.engines.torch import TorchEngine
+from vitrail.io.files import sync
+from vitrail.io.progress import working
 from vitrail.models.card import Card
 from vitrail.models.resnet import Root, StandardizedConv2d
 
@@ -72,13 +73,14 @@ def export(
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
             draft = Path(temporary) / out.name
-            program = trace(prepared)
-            if to == "torch":
-                _write_torch(program, draft, facts)
-            else:
-                _write_onnx(program, draft.with_suffix(".onnx"), facts, opset)
-            if to == "openvino":
-                _write_openvino(draft, facts)
+            with working(f"exporting to {to}"):
+                program = trace(prepared)
+                if to == "torch":
+                    _write_torch(program, draft, facts)
+                else:
+                    _write_onnx(program, draft.with_suffix(".onnx"), facts, opset)
+                if to == "openvino":
+                    _write_openvino(draft, facts)
             if accept is not None:
                 accept(_reopen(draft, to, program, facts))
             return Exported(_put_in_place(draft, out), facts)
@@ -149,7 +151,7 @@ class _FixedRoot(Root):
 def _write_onnx(program: torch.export.ExportedProgram, path: Path, facts: Facts, opset: int) -> None:
     onnx = package("onnx")
     package("onnxscript")
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits", "features"]}
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": [facts.output, FEATURES]}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         try:
@@ -239,7 +241,7 @@ class _Program(nn.Module):
         super().__init__()
         self.program = program.module()
         self.config = facts.config
-        self.card = Card(facts.preprocessing, facts.label_names, facts.label_descriptions)
+        self.card = Card(facts.preprocessing, facts.label_names, facts.label_descriptions, facts.constants)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.program(images)[0]

@@ -1,23 +1,30 @@
-"""The fastest model within a given loss: int8, merged tokens and engines, searched together.
+"""Searches the fastest model within a given loss of accuracy: int8, merged tokens and engines together.
 
-`search` knows no files and no engines. It is told how to find a candidate's accuracy and the speeds of some, and asks
-as little as it can: accuracy falls as more tokens are merged, so the most that may be merged is found by halving, first
-in PyTorch, where a merged model costs nothing to make, then in 8 bits, from there downwards. Only what stays within
-the loss is timed. `Workshop` is what answers for a real model and a real set of images.
+`search` knows no files and no engines: a `Judge` tells it what a candidate loses and how fast some are. A candidate is
+kept if the upper bound of its loss (`accuracy_drop`) is within the limit. Many are tried on the same pictures, and the
+luckiest of many would promise too much; so they are tried in a fixed order, from none merged upwards, and the first
+that fails ends its row (fixed-sequence testing: the order is not chosen by the data, so all bounds before the first
+failure hold together). There are at most two such rows, float and 8 bits, and each is judged at half the risk. Speed
+chooses among what is kept; it says nothing of accuracy, so it costs no confidence. `Workshop` is the judge for a real
+model and a real set of images.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from vitrail.errors import UserError
+from vitrail.inference.accuracy_drop import Drop, estimate_drop
+from vitrail.inference.checking import refusal_of_drop
 from vitrail.inference.engines import Engine, Name
 from vitrail.inference.speed import interleave, ratio
+from vitrail.io.progress import working
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,8 @@ class Candidate:
 
     def __str__(self) -> str:
         parts = [self.engine, *(["int8"] if self.int8 else [])]
-        return ", ".join([*parts, *([f"{self.merge_tokens} patches merged a layer"] if self.merge_tokens else [])])
+        patches = "1 patch" if self.merge_tokens == 1 else f"{self.merge_tokens} patches"
+        return ", ".join([*parts, *([f"{patches} merged a layer"] if self.merge_tokens else [])])
 
 
 PLAIN = Candidate("torch")
@@ -43,8 +51,7 @@ class Trial:
     """What was found out about a candidate."""
 
     candidate: Candidate
-    top1: float
-    """A fraction of 1."""
+    drop: Drop
     speedup: float | None = None
     """Times as fast as the plain model; None where accuracy ruled it out before it was timed."""
 
@@ -52,18 +59,13 @@ class Trial:
 @dataclass(frozen=True)
 class Outcome:
     chosen: Trial
-    plain: Trial
     trials: tuple[Trial, ...]
-
-    @property
-    def drop(self) -> float:
-        """Points of a hundred."""
-        return 100 * (self.plain.top1 - self.chosen.top1)
+    """All that were judged, in their order."""
 
 
 class Judge(Protocol):
-    def accuracy(self, candidate: Candidate) -> float:
-        """Top-1 on the check set, a fraction of 1."""
+    def drop(self, candidate: Candidate, tests: int) -> Drop:
+        """Estimates what a candidate loses beside PLAIN; `tests` bounds are to hold together."""
         ...
 
     def speedups(self, candidates: Sequence[Candidate]) -> Mapping[Candidate, float]:
@@ -80,70 +82,76 @@ def search(
     int8: bool = True,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """The fastest on `engines` that loses at most `max_drop` points, merging up to `most` patches a layer.
+    """Finds the fastest on `engines` whose loss is at most `max_drop` points with 95 % confidence.
 
-    int8 is for ONNX Runtime alone. The winner's own accuracy is measured before it is believed: engines round
-    differently, and where one falls below the line the next fastest is asked.
+    Args:
+        judge: Tells losses and speeds.
+        engines: What the model may run on; int8 is for ONNX Runtime alone.
+        most: Patches that may be merged in a layer.
+        max_drop: Points of top-1 that may be lost.
+        int8: Whether 8 bits are tried.
+        say: Is told each result in a line.
     """
-    known: dict[Candidate, float] = {}
+    unmerged = [Candidate(engine) for engine in engines]
+    speeds = judge.speedups(unmerged) if len(unmerged) > 1 else {unmerged[0]: 1.0}
+    rows = [max(unmerged, key=lambda each: speeds[each])]
+    if int8 and "onnxruntime" in engines:
+        rows.append(Candidate("onnxruntime", int8=True))
+    trials: list[Trial] = []
 
-    def top1(candidate: Candidate) -> float:
-        if candidate not in known:
-            known[candidate] = judge.accuracy(candidate)
-            say(f"{candidate}: top-1 {known[candidate]:.2%}")
-        return known[candidate]
+    def kept(candidate: Candidate) -> bool:
+        trials.append(Trial(candidate, drop := judge.drop(candidate, len(rows))))
+        say(f"{candidate}: {drop.sentence()}")
+        return drop.within(max_drop)
 
-    def within(candidate: Candidate) -> bool:
-        return 100 * (top1(PLAIN) - top1(candidate)) <= max_drop + 1e-9
-
-    merges = largest(lambda r: within(Candidate("torch", r)), most)
-    fitting = [Candidate(engine, r) for engine in engines for r in dict.fromkeys((0, merges))]
-    if int8 and "onnxruntime" in engines and within(eight := Candidate("onnxruntime", 0, int8=True)):
-        r = largest(lambda r: within(Candidate("onnxruntime", r, int8=True)), merges)
-        fitting += [eight, *([Candidate("onnxruntime", r, int8=True)] if r else [])]
-    speedups = judge.speedups(fitting)
-    for chosen in sorted(fitting, key=lambda candidate: -speedups[candidate]):
-        say(f"{chosen}: {speedups[chosen]:.2f} x")
-        if within(chosen):
-            trials = tuple(Trial(each, top1, speedups.get(each)) for each, top1 in known.items())
-            plain = Trial(PLAIN, top1(PLAIN), 1.0)
-            return Outcome(Trial(chosen, top1(chosen), speedups[chosen]), plain, trials)
-    raise UserError(f"nothing on {', '.join(engines)} stays within --max-drop {max_drop:g}")
-
-
-def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number from 0 to `most` that fits, 0 unasked; where a number fits, smaller ones are taken to."""
-    low, high = 0, most
-    if most and fits(most):
-        return most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    finalists: list[Candidate] = []
+    for row in rows:
+        passed = list(takewhile(kept, (replace(row, merge_tokens=r) for r in merge_steps(most))))
+        finalists += dict.fromkeys(passed[:1] + passed[-1:])
+    if not finalists:
+        raise refusal_of_drop(min((trial.drop for trial in trials), key=lambda drop: drop.bound), max_drop)
+    speeds = judge.speedups(finalists)
+    for each in finalists:
+        say(f"{each}: {speeds[each]:.2f} x")
+    fastest = max(finalists, key=lambda each: speeds[each])
+    timed = tuple(replace(trial, speedup=speeds.get(trial.candidate)) for trial in trials)
+    return Outcome(next(trial for trial in timed if trial.candidate == fastest), timed)
 
 
-Batches = Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]
-"""Each call goes through the check set once: images, float32 [batch, channels, rows, columns] as the model wants them,
-and labels, [batch] by the model's numbers."""
+def merge_steps(most: int) -> list[int]:
+    """Lists the numbers of patches to try: each up to 4, then every second, and `most`."""
+    return sorted({*range(min(most, 4) + 1), *range(4, most + 1, 2), most})
+
+
+Pictures = Iterable[tuple[np.ndarray, np.ndarray]]
+"""What models are compared on, as `checking.CheckSet` gives it; gone through once for each candidate."""
 
 
 class Workshop:
     """Makes candidates of a model in `folder`, and judges them on a check set."""
 
-    def __init__(self, model: Any, folder: Path, batches: Batches, batch_size: int = 8, opset: int = 20) -> None:
-        self.model, self.folder, self.batches = model, folder, batches
+    def __init__(self, model: Any, folder: Path, pictures: Pictures, batch_size: int = 8, opset: int = 20) -> None:
+        self.model, self.folder, self.pictures = model, folder, pictures
         self.batch_size, self.opset = batch_size, opset
         self._engines: dict[Candidate, Engine] = {}
+        self._plain: tuple[np.ndarray, np.ndarray] | None = None
 
-    def accuracy(self, candidate: Candidate) -> float:
-        engine, right, n = self.engine(candidate), 0, 0
+    def drop(self, candidate: Candidate, tests: int) -> Drop:
+        if self._plain is None:
+            self._plain = self.logits(PLAIN)
+            if not len(self._plain[0]):
+                raise UserError("--fast needs images to check accuracy on: not one could be read")
+        before, labels = self._plain
+        return estimate_drop(before, self.logits(candidate)[0], labels, tests=tests)
+
+    def logits(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
+        """Gives the logits [pictures, classes] of a candidate on all pictures, and their labels."""
+        engine = self.engine(candidate)
         with engine.running():
-            for images, labels in self.batches():
-                right += int((engine.logits(images).argmax(axis=1) == labels).sum())
-                n += len(images)
-        if not n:
-            raise UserError("--fast needs images to check accuracy on: not one could be read")
-        return right / n
+            pairs = [(engine.outputs(images), labels) for images, labels in self.pictures]
+        if not pairs:
+            return np.empty((0, 0)), np.empty(0, int)
+        return np.concatenate([each for each, _ in pairs]), np.concatenate([each for _, each in pairs])
 
     def speedups(self, candidates: Sequence[Candidate], rounds: int = 7) -> dict[Candidate, float]:
         wanted = list(dict.fromkeys([PLAIN, *candidates]))
@@ -152,7 +160,8 @@ class Workshop:
         with ExitStack() as stack:
             for engine in engines.values():
                 stack.enter_context(engine.running())
-            times = interleave({name: partial(engine.logits, images) for name, engine in engines.items()}, rounds)
+            stack.enter_context(working("timing"))
+            times = interleave({name: partial(engine.outputs, images) for name, engine in engines.items()}, rounds)
         return {each: ratio(times[str(each)], times[str(PLAIN)]).ratio for each in wanted}
 
     def engine(self, candidate: Candidate) -> Engine:
@@ -198,17 +207,3 @@ def most_merged(config: Any) -> int:
 
     rows, columns = config.grid if config.family == "vit" else (1, 1)
     return 0 if refusal(config) else (rows * columns - 1) // config.depth
-
-
-def check_batches(model: Any, data: str, *, split: str | None = None, batch_size: int = 8) -> Batches:
-    """A check set as `Workshop` takes it."""
-    from vitrail.inference.checking import check_set
-
-    loader, places = check_set(model.card.label_names, model.card.preprocessing, data, split, batch_size)
-
-    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for batch in loader:
-            if len(batch):
-                yield batch.images.numpy(), places[batch.labels.numpy()]
-
-    return batches

@@ -7,11 +7,12 @@ row; only what was asked for by name and is not there at all is a UserError, bef
 import glob
 import os
 import stat
+import sys
 import tarfile
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -55,6 +56,11 @@ def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterato
     return (found for argument in arguments for found in _argument(argument, stdin))
 
 
+def writable(path: str) -> str:
+    """Returns a path as text that every format can hold: bytes of a name that are no UTF-8 become escapes."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def from_memory(images: Any) -> Iterator[Input]:
     """The inputs that a Python caller means: a picture of any kind, or a list of them.
 
@@ -83,6 +89,38 @@ def from_memory(images: Any) -> Iterator[Input]:
             yield from _named(os.fspath(image)) if named else from_memory(image)
     else:
         raise UserError(f"a {type(images).__name__} is no picture; give a path, bytes, a Pillow image or an array")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of a job, which are found when it begins."""
+
+    found: Callable[[], Iterator[Input]]
+    where: str
+    """What they are looked for in, as a person would say it."""
+    piped: bool = False
+    """Whether they are listed by a pipe: one process alone can read it, and its next line may be long in coming."""
+
+    @classmethod
+    def of_arguments(cls, paths: Sequence[str]) -> "Pictures":
+        """Of a command line, as `find` reads it."""
+        piped = STDIN in paths
+        return cls(lambda: find(paths, sys.stdin.buffer if piped else None), ", ".join(paths), piped)
+
+    @classmethod
+    def of_caller(cls, images: Any) -> "Pictures":
+        """Of a Python caller, as `from_memory` reads them; each must have a path, by which its row is known."""
+
+        def found() -> Iterator[Input]:
+            for place, each in enumerate(from_memory(images)):
+                if each.path is None:
+                    raise UserError(
+                        f"picture {place} comes from memory and has no path, so its row in a file could not be told; "
+                        "give paths, folders, globs or archives, or leave out=FILE away to get the answers themselves"
+                    )
+                yield each
+
+        return cls(found, str(images) if isinstance(images, (str, Path)) else f"the {type(images).__name__} given")
 
 
 def several(images: Any) -> bool:

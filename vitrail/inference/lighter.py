@@ -10,15 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.checkpoints.files import write_file
 from vitrail.errors import UserError
+from vitrail.inference.checking import CheckSet
 from vitrail.inference.engines import NAMES, Name, package
 from vitrail.inference.engines.facts import read_onnx_facts
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.export import OPSET, Accept, Exported, Target, check_destination, export
-from vitrail.inference.fast import Candidate, Outcome, Workshop, check_batches, most_merged, search
+from vitrail.inference.fast import Candidate, Outcome, Workshop, most_merged, search
 from vitrail.inference.merging import merged
 from vitrail.inference.quantize import dynamic, static
+from vitrail.io.files import write_file
+from vitrail.io.progress import working
 from vitrail.models.build import Model
 
 Say = Callable[[str], None]
@@ -49,27 +51,28 @@ def export_lighter(
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         plain = export(module, Path(folder) / "plain.onnx", opset=opset, changes=changes).files[0]
         draft = Path(folder) / "int8.onnx"
-        dynamic(plain, draft) if calibration is None else static(plain, draft, calibration)
+        with working("8 bits"):
+            dynamic(plain, draft) if calibration is None else static(plain, draft, calibration)
         return _accepted(draft, out, overwrite, accept)
 
 
 def export_fastest(
     model: Model,
     out: Path,
-    data: str,
+    pictures: CheckSet,
     *,
     max_drop: float,
     opset: int = OPSET,
     overwrite: bool = False,
     say: Say = lambda _: None,
 ) -> tuple[Exported, Outcome]:
-    """The fastest .onnx file that loses at most `max_drop` points on `data`, whichever engine runs it."""
+    """Writes the fastest .onnx file that loses at most `max_drop` points, whichever engine runs it."""
     check_destination(out, "onnx", overwrite)
     engines: list[Name] = [name for name in NAMES if name != "torch" and _installed(name)]
     if not engines:
         raise UserError('--fast needs an engine to compare: pip install "vitrail[export]"')
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        workshop = Workshop(model, Path(folder), check_batches(model, data), opset=opset)
+        workshop = Workshop(model, Path(folder), pictures, opset=opset)
         most, int8 = most_merged(model.config), model.config.family != "resnet"  # which has convolutions alone
         found = search(workshop, engines=engines, most=most, max_drop=max_drop, int8=int8, say=say)
         chosen = found.chosen.candidate

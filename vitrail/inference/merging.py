@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
+from vitrail.models.attention import Recorder
 from vitrail.models.positions import Grid
-from vitrail.models.vit import Block, Recorder, ViT
+from vitrail.models.vit import Block, ViT
 
 
 def merged(model: nn.Module, r: int | Sequence[int]) -> "MergedViT":
@@ -54,9 +55,10 @@ def refusal(config: ModelConfig) -> str | None:
         return "is not supported for hybrids: the ResNet before them takes most of the time, and merging none of it"
     if config.attention == "axial":
         return "is not possible with axial attention, which needs whole rows and columns of patches"
-    if config.positions == "relative":
-        return "is not possible with relative positions: a merged token stands in many places"
-    if config.positions_at != "stem" and config.positions != "none":
+    kind = config.position_kind
+    if kind.in_attention:
+        return f"is not possible with {config.positions} positions: a merged token stands in many places"
+    if config.positions_at != "stem" and kind.added:
         return "is not possible with positions added at every layer: a merged token stands in many places"
     return None
 

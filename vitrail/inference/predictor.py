@@ -20,9 +20,9 @@ from vitrail.data.decode import BadImage
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
 from vitrail.inference.engines import Engine, processors
-from vitrail.inference.inputs import Input, from_memory, put_back
-from vitrail.inference.outputs import writable
-from vitrail.models.prediction import Guess, Prediction
+from vitrail.inference.inputs import Input, from_memory, put_back, writable
+from vitrail.tasks import task
+from vitrail.tasks.base import PLAIN, Asked, Prediction
 
 MOST_WORKERS = 8
 
@@ -50,12 +50,11 @@ class Predictor:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"--batch-size must be at least 1, not {batch_size}")
         self.engine, self.batch_size = engine, batch_size or engine.batch_size
-        self._transform = EvaluationTransform(engine.facts.preprocessing)
-        self._normalise = Normaliser(engine.facts.preprocessing)
+        self._prepare = Preparation(engine.facts.preprocessing)
 
-    def predict(self, images: Any, top: int = 5) -> list[Prediction]:
-        """Of a picture, or a list of them, of any kind `inputs.from_memory` knows. Unreadable ones say why."""
-        return [each for batch in self.predictions(from_memory(images), top) for each in batch]
+    def predict(self, images: Any, asked: Asked = PLAIN) -> list[Prediction]:
+        """Answers a picture, or a list of them, of any kind `inputs.from_memory` knows. Unreadable ones say why."""
+        return [each for batch in self.predictions(from_memory(images), asked) for each in batch]
 
     def embed(self, images: Any) -> np.ndarray:
         """The features [pictures, width]; one that cannot be read is a UserError."""
@@ -66,12 +65,13 @@ class Predictor:
         vectors = [each.vector for each in found if each.vector is not None]
         return np.stack(vectors) if vectors else np.empty((0, self.engine.facts.features_width), np.float32)
 
-    def predictions(self, inputs: Iterable[Input], top: int = 5) -> Iterator[list[Prediction]]:
-        """Predictions in the order of the inputs, a list a batch."""
-        if top < 1:
-            raise UserError(f"--top must be at least 1, not {top}")
-        for results in self._stream(inputs, self.engine.logits):
-            yield [Prediction(each.path, self._guesses(each.output, top), each.error) for each in results]
+    def predictions(self, inputs: Iterable[Input], asked: Asked = PLAIN) -> Iterator[list[Prediction]]:
+        """Gives the task's predictions in the order of the inputs, a list a batch."""
+        facts = self.engine.facts
+        answer, meaning = task(facts.config.task).answer, facts.meaning
+        answer.check(asked, meaning)
+        for results in self._stream(inputs, self.engine.outputs):
+            yield [answer.prediction(each.path, each.output, each.error, meaning, asked) for each in results]
 
     def embeddings(self, inputs: Iterable[Input]) -> Iterator[list[Embedding]]:
         for results in self._stream(inputs, self.engine.features):
@@ -100,8 +100,26 @@ class Predictor:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _work(self, batch: Sequence[Input], run: Callable[[np.ndarray], np.ndarray]) -> list[_Result]:
-        channels, rows, columns = self.engine.facts.input_shape
-        pixels = np.empty((len(batch), rows, columns, channels), np.uint8)
+        images, errors = self._prepare(batch)
+        outputs = iter(run(images) if len(images) else ())
+        return [
+            _Result(None if each.path is None else writable(each.path), next(outputs) if error is None else None, error)
+            for each, error in zip(batch, errors, strict=True)
+        ]
+
+
+class Preparation:
+    """Reads pictures and makes a model's input of them."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self._shape = (*preprocessing.rows_columns, len(preprocessing.mean))
+        self._transform = EvaluationTransform(preprocessing)
+        self._normalise = ArrayNormaliser(preprocessing)
+
+    def __call__(self, batch: Sequence[Input]) -> tuple[np.ndarray, list[str | None]]:
+        """Gives float32 [pictures, channels, rows, columns] of those that can be read, and for each of the batch why
+        it cannot, or None."""
+        pixels = np.empty((len(batch), *self._shape), self._transform.dtype)
         errors: list[str | None] = []
         good = 0
         for each in batch:
@@ -113,25 +131,24 @@ class Predictor:
                 errors.append(str(error))
             except MemoryError:
                 errors.append("does not fit into memory")
-        outputs = iter(run(self._normalise(pixels[:good])) if good else ())
-        return [
-            _Result(None if each.path is None else writable(each.path), next(outputs) if error is None else None, error)
-            for each, error in zip(batch, errors, strict=True)
-        ]
-
-    def _guesses(self, logits: np.ndarray | None, top: int) -> tuple[Guess, ...]:
-        if logits is None:
-            return ()
-        scores = np.exp(logits - logits.max(), dtype=np.float64)
-        scores /= scores.sum()
-        best = np.argsort(-logits, kind="stable")[:top]
-        return tuple(Guess(*self.engine.facts.label(int(index)), float(scores[index])) for index in best)
+        return self._normalise(pixels[:good]), errors
 
 
-class Normaliser:
-    """uint8 [batch, rows, columns, channels] to float32 [batch, channels, rows, columns], without torch.
+def prepared(inputs: Iterable[Input], preprocessing: Preprocessing, batch_size: int) -> Iterator[np.ndarray]:
+    """Gives batches of prepared pictures; those that cannot be read are left out."""
+    prepare = Preparation(preprocessing)
+    for batch in _batches(inputs, batch_size):
+        images, _ = prepare(batch)
+        if len(images):
+            yield images
 
-    The operations and their order (by 255, less mean, by std) are those of `data.loader.Normaliser`: the same bits.
+
+class ArrayNormaliser:
+    """Makes float32 [batch, channels, rows, columns] of pixels [batch, rows, columns, channels], without torch.
+
+    The operations and their order (bytes by 255, less mean, by std) are those of `data.loader.Normaliser`: the same
+    bits. There are two because that one is made of torch, so that bytes are what crosses to the model's device, and an
+    exported model is run without importing torch at all.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -140,7 +157,8 @@ class Normaliser:
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         images = pixels.transpose(0, 3, 1, 2).astype(np.float32, order="C")
-        images /= np.float32(255)
+        if pixels.dtype == np.uint8:
+            images /= np.float32(255)
         images -= self.mean
         images /= self.std
         return images

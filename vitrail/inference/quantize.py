@@ -17,10 +17,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vitrail.checkpoints.files import write_file
 from vitrail.errors import UserError
 from vitrail.inference.engines import first_line, package
 from vitrail.inference.engines.facts import KEY, Facts
+from vitrail.io.files import write_file
 
 Calibration = Literal["minmax", "entropy", "percentile"]
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")

@@ -14,9 +14,10 @@ from torch import Tensor
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 from vitrail.insight.images import Images
+from vitrail.models.attention import Kind, Recorder
 from vitrail.models.build import Model
 from vitrail.models.positions import Grid
-from vitrail.models.vit import Kind, Recorder, ViT
+from vitrail.models.vit import ViT
 
 BATCH_BYTES = 128 * 2**20
 """What the attention of one layer may take while it is reduced."""

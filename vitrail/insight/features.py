@@ -7,7 +7,8 @@ from torch import Tensor
 from vitrail.insight.attention import batch_size, evaluating, grid_of, place_of, to_model
 from vitrail.insight.images import Images
 from vitrail.insight.principal import principal_components
-from vitrail.models.vit import Recorder, ViT
+from vitrail.models.attention import Recorder
+from vitrail.models.vit import ViT
 
 
 def patch_features(model: ViT, images: Images, layer: int | None = None) -> np.ndarray:

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from vitrail.insight.principal import principal_components
-from vitrail.models.resnet import Backbone, Root
+from vitrail.models.resnet import StandardizedConv2d
 from vitrail.models.vit import ViT
 
 COMPONENTS = 28
@@ -23,13 +24,9 @@ class Filters(NamedTuple):
 @torch.no_grad()
 def filters(model: ViT, components: int = COMPONENTS) -> Filters:
     """Principal components of the projection's filters; of a hybrid, those of its stem's first convolution."""
-    stem = model.patch_embed.backbone
-    if stem is None:
-        weight = model.patch_embed.proj.weight
-    else:
-        assert isinstance(stem, Backbone | Root)
-        root = stem.stem if isinstance(stem, Backbone) else stem
-        weight = root.conv.standardized()  # what is applied, not what is stored
+    first = _first(model)
+    # What is applied, not what is stored.
+    weight = first.standardized() if isinstance(first, StandardizedConv2d) else first.weight
     weight = weight.float().cpu().numpy()  # (width, channels, rows, columns)
     directions, explained = principal_components(weight.reshape(len(weight), -1), components)
     return Filters(directions.reshape(-1, *weight.shape[1:]).transpose(0, 2, 3, 1), explained)
@@ -37,9 +34,16 @@ def filters(model: ViT, components: int = COMPONENTS) -> Filters:
 
 def described(model: ViT) -> str:
     """What the filters are filters of."""
-    if model.patch_embed.backbone is None:
-        return f"the patch projection ({model.config.patch_size} x {model.config.patch_size} pixels)"
-    return "the stem's first convolution (7 x 7 pixels)"
+    rows, columns = _first(model).kernel_size
+    of = "the patch projection" if model.patch_embed.backbone is None else "the stem's first convolution"
+    return f"{of} ({rows} x {columns} pixels)"
+
+
+def _first(model: ViT) -> nn.Conv2d:
+    """The convolution that sees the pixels, whatever kind of stem there is."""
+    embedding = model.patch_embed
+    seen = embedding if embedding.backbone is None else embedding.backbone
+    return next(module for module in seen.modules() if isinstance(module, nn.Conv2d))
 
 
 def as_pictures(tiles: np.ndarray) -> np.ndarray:

@@ -13,10 +13,10 @@ from vitrail.insight.attention_distance import Distances, attention_distance, ro
 from vitrail.insight.explorer import Explorer, explore
 from vitrail.insight.features import as_colours, nearest_patches, patch_features
 from vitrail.insight.filters import Filters, described, filters
-from vitrail.insight.images import Given, Images, drawn, expand, spread, spread_first
+from vitrail.insight.images import Given, Images, drawn, expand, of_training, spread, spread_first
 from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, usual_windows
 from vitrail.insight.position_similarity import has_positions, locality, position_similarity
-from vitrail.insight.question import Question, class_name, find_class, has_classes
+from vitrail.insight.question import Question, class_name, find_class, has_classes, why_no_classes
 from vitrail.insight.ranks import rank_correlation
 from vitrail.insight.rollout import gradient_rollout, rollout
 from vitrail.models.cost import cost
@@ -179,13 +179,18 @@ def examine(
     merging: Merging | None = None,
     progress: Progress = silent,
 ) -> Findings:
-    """Look at a model with images, or with a few drawings where none are given."""
+    """Look at a model with images; without any, with a few of the data it was trained on, or else with drawings."""
     wanted = None if label is None else find_class(model, label)
     notes: list[str] = []
+    by_us = False
+    if given is None and (found := of_training(model, COMPARED)) is not None:
+        given, what = found
+        notes.append(f"No image was given: the model is shown on {what}, the data it was trained on.")
     if given is None:
+        by_us = True
         notes.append(
-            "No image was given. Filters and positions need none; the rest is shown on four drawings made by the "
-            "program, and its numbers say little about photos."
+            "No image was given, and the data the model was trained on is not at hand. Filters and positions need "
+            "none; the rest is shown on four drawings made by the program, and its numbers say little about photos."
         )
         images = Images(model, drawn(model))
     else:
@@ -198,13 +203,19 @@ def examine(
     if not np.isfinite(distances.mean).all():
         raise UserError("the model's attention is not a number: its weights hold NaN or infinity, or overflow")
     maps, windows = _maps(model, images, grid, wanted, occlusion_images, progress)
+    progress("features and neighbours", 0, 3)
     features = patch_features(model, images.first(COMPARED))
     colours, explained = as_colours(features)
+    progress("features and neighbours", 1, 3)
+    explorer = explore(model, images)
+    progress("features and neighbours", 1, 3)
+    groups = None if merging is None else _groups(model, images.first(len(maps)), merging)
+    progress("features and neighbours", 1, 3)
     return Findings(
         model=model,
         grid=grid,
         images=images,
-        drawn=given is None,
+        drawn=by_us,
         filters=filters(model),
         similarity=similarity,
         distances=distances,
@@ -213,9 +224,9 @@ def examine(
         colours=colours[: len(maps)],
         explained=explained,
         neighbours=[_neighbours(features, index, each) for index, each in enumerate(maps[:4])],
-        explorer=explore(model, images),
+        explorer=explorer,
         merging=merging,
-        groups=None if merging is None else _groups(model, images.first(len(maps)), merging),
+        groups=groups,
         notes=notes,
     )
 
@@ -224,6 +235,7 @@ def _maps(
     model: ViT, images: Images, grid: Grid, label: int | None, occlusion_images: int | None, progress: Progress
 ) -> tuple[list[Maps], Windows | None]:
     few = images.first(SHOWN)
+    progress("maps", 0, len(few))
     rolled, attended = rollout(model, few), class_attention(model, few)
     count, windows = _occlusion_plan(model, grid, len(few), occlusion_images)
     total, maps = count * windows.count(grid), []
@@ -247,6 +259,7 @@ def _maps(
                 occlusion=hidden,
             )
         )
+        progress("maps", 1, len(few))
     return maps, windows if count else None
 
 
@@ -276,8 +289,8 @@ def _missing(model: ViT) -> list[str]:
     """What cannot be shown of this model, and why."""
     config, notes = model.config, []
     if not has_positions(model):
-        reason = {"none": "The model has no positions", "relative": "The model's positions are relative offsets"}
-        notes.append(f"{reason[config.positions]}: there is no embedding of a place to compare with another.")
+        reason = config.position_kind.no_places
+        notes.append(f"{reason}: there is no embedding of a place to compare with another.")
     elif config.positions_at == "every_layer":
         notes.append("Every layer has positions of its own: those of the first are shown.")
     if model.patch_embed.backbone is not None:
@@ -286,8 +299,8 @@ def _missing(model: ViT) -> list[str]:
         notes.append("Attention is axial: every layer attends along the rows, then along the columns.")
     if not has_classes(model):
         notes.append(
-            "The model has no trained head. In place of a class's score, gradient rollout and occlusion follow the "
-            "image's own features: how much of them is kept."
+            f"{why_no_classes(model).capitalize()}. In place of a class's score, gradient rollout and occlusion follow "
+            "the image's own features: how much of them is kept."
         )
     return notes
 

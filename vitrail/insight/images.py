@@ -6,6 +6,7 @@ Nothing is kept: an image is read when it is asked for, so that memory does not 
 import glob
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,24 @@ from torch import Tensor
 
 from vitrail.checkpoints.preprocessing import assumed
 from vitrail.config import Preprocessing
-from vitrail.data.decode import EXTENSIONS, BadImage, convert, to_array
+from vitrail.data.decode import EXTENSIONS, BadImage, convert, to_array, to_bytes
 from vitrail.data.loader import Normaliser
-from vitrail.data.sources import files_split
+from vitrail.data.sources import files_split, open_source
 from vitrail.data.sources.listing import walk
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
 from vitrail.models.vit import ViT
 
-Picture = str | Path | Image.Image | np.ndarray | Tensor
+
+@dataclass(frozen=True)
+class Sample:
+    """A picture of a data set, read already: the bytes of its file, or its pixels."""
+
+    id: str
+    content: bytes | np.ndarray
+
+
+Picture = str | Path | Image.Image | np.ndarray | Tensor | Sample
 Given = Picture | Sequence[Picture]
 
 
@@ -42,8 +52,7 @@ class Images:
         self.given = spread(expand(given), limit)
         if not self.given:
             raise UserError("there are no images to look at: the list is empty")
-        self.ids = [str(each) if isinstance(each, str | Path) else f"image {n}" for n, each in enumerate(self.given, 1)]
-
+        self.ids = [_id(each, number) for number, each in enumerate(self.given, 1)]
         self.names = short_names(self.ids)
 
     def __len__(self) -> int:
@@ -58,13 +67,18 @@ class Images:
     def tensor(self, index: int) -> Tensor:
         """(channels, rows, columns), as the model takes it."""
         each = self.given[index]
-        return each.detach().cpu().float() if isinstance(each, Tensor) else self._normalise(self.pixels(index)[None])[0]
+        if isinstance(each, Tensor):
+            return each.detach().cpu().float()
+        return self._normalise(self._prepared(index, each)[None])[0]
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 [rows, columns, channels], as the model sees it: resized and cropped."""
         each = self.given[index]
         if isinstance(each, Tensor):
             return unnormalised(each.detach().cpu().float(), self.preprocessing)
+        return to_bytes(self._prepared(index, each))
+
+    def _prepared(self, index: int, each: Picture) -> np.ndarray:
         try:
             return self._transform(self._content(each))
         except BadImage as error:
@@ -78,14 +92,24 @@ class Images:
                 raise UserError("tensors given as images must all have the same shape")
             yield torch.stack(tensors)
 
-    def _content(self, each: Picture) -> bytes | np.ndarray:
+    def _content(self, each: Picture) -> bytes | np.ndarray | Image.Image:
+        if isinstance(each, Image.Image) and self.preprocessing.range is not None:
+            return each
         if isinstance(each, Image.Image):
             return to_array(convert(each, len(self.preprocessing.mean)))
         if isinstance(each, np.ndarray):
             return each
+        if isinstance(each, Sample):
+            return each.content
         content = files_split([str(each)]).read(0)
         assert isinstance(content, bytes | np.ndarray)
         return content
+
+
+def _id(picture: Picture, number: int) -> str:
+    if isinstance(picture, Sample):
+        return picture.id
+    return str(picture) if isinstance(picture, str | Path) else f"image {number}"
 
 
 def preprocessing_of(model: ViT) -> Preprocessing:
@@ -97,7 +121,7 @@ def expand(given: Given) -> list[Picture]:
     """One entry an image: folders and globs become their files, batches their members."""
     if isinstance(given, str | Path):
         return list(find_files(given))
-    if isinstance(given, Image.Image):
+    if isinstance(given, Image.Image | Sample):
         return [given]
     if isinstance(given, np.ndarray):
         return list(given) if given.ndim == 4 else [given]
@@ -154,6 +178,33 @@ def unnormalised(tensor: Tensor, preprocessing: Preprocessing) -> np.ndarray:
         raise UserError(f"a tensor of shape {tuple(tensor.shape)} is no image of {len(mean)} channels")
     pixels = (tensor * std + mean).mul(255).round().clamp(0, 255)
     return np.ascontiguousarray(pixels.to(torch.uint8).permute(1, 2, 0).numpy())
+
+
+def of_training(model: ViT, count: int) -> tuple[list[Sample], str] | None:
+    """A few pictures of the data that the model was trained on, evenly spread, and what they are; None where the model
+    does not say which that was, or it cannot be opened here. Nothing is fetched over a network for it."""
+    told = model.card.provenance.get("data")
+    name = told.get("source") if isinstance(told, dict) else None
+    if not isinstance(name, str) or not name or name.startswith("hf:") or "://" in name:
+        return None
+    try:
+        source = open_source(name)
+    except UserError:
+        return None
+    if model.card.label_names and set(model.card.label_names) != set(source.classes):
+        return None  # another data set of the same name
+    part = next(each for each in ("test", "val", "train") if each in source.splits)
+    split, transform = source.split(part), EvaluationTransform(preprocessing_of(model))
+    found = []
+    for place in spread(list(range(len(split))), count):
+        sample = split[place]
+        try:
+            content = sample.read()
+            transform(content)
+        except BadImage:
+            continue
+        found.append(Sample(sample.id, content))
+    return (found, f"{len(found)} pictures of {name} ({part})") if found else None
 
 
 def drawn(model: ViT) -> list[np.ndarray]:

@@ -10,7 +10,8 @@ from vitrail.models.vit import ViT
 
 
 def has_positions(model: ViT) -> bool:
-    return model.config.positions in ("learned", "learned_2d", "sincos")
+    """Tells whether every place of the grid has an embedding that can be compared with another's."""
+    return model.config.position_kind.added
 
 
 @torch.no_grad()

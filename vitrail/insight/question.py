@@ -8,20 +8,21 @@ from torch import Tensor
 from vitrail.errors import UserError
 from vitrail.insight.attention import evaluating, to_model
 from vitrail.models.vit import ViT
+from vitrail.tasks import task
 
 
 def has_classes(model: ViT) -> bool:
     """Whether there is a head that tells classes apart; a fresh one is all zeros."""
     head = model.head
+    if not task(model.config.task).target.single_class:
+        return False
     return isinstance(head, torch.nn.Linear) and bool(head.weight.detach().any())
 
 
-def logits_of(model: ViT, encoded: Tensor) -> Tensor:
-    """The last lines of `ViT.forward`, from the encoded tokens on."""
-    logits = model.head(model.pool(encoded))
-    if model.head_dist is not None:
-        logits = (logits + model.head_dist(model.pre_logits(encoded[:, 1]))) / 2
-    return logits
+def why_no_classes(model: ViT) -> str:
+    """Tells what keeps a model from telling classes apart."""
+    target = task(model.config.task).target
+    return "the model has no trained head" if target.single_class else f"the model gives {target.plural}"
 
 
 class Question:
@@ -37,7 +38,7 @@ class Question:
             prepared = to_model(model, image[None])
             encoded = model.encode(model.embed(prepared), model.grid_of(prepared))
             if has_classes(model):
-                scores = logits_of(model, encoded)[0].float()
+                scores = model.classify(model.pool(encoded), encoded)[0].float()
                 self.label = int(scores.argmax()) if label is None else label
                 self.probability = float(scores.softmax(0)[self.label])
             else:
@@ -48,7 +49,7 @@ class Question:
         """(batch): the class's log-odds against all others, or the projection on the image's own features."""
         if self.label is None:
             return model.pool(encoded) @ self.direction.clone()
-        logits = logits_of(model, encoded)
+        logits = model.classify(model.pool(encoded), encoded)
         if logits.shape[1] == 1:
             return logits[:, 0]
         own = torch.zeros_like(logits, dtype=torch.bool)
@@ -60,7 +61,7 @@ def find_class(model: ViT, name: str) -> int:
     """A class by its name, by words that describe it, or by its number where the model has no names."""
     labels, words = model.card.label_names, model.card.label_descriptions
     if not has_classes(model):
-        raise UserError("--class: the model has no trained head, so there are no classes to ask about")
+        raise UserError(f"--class: {why_no_classes(model)}, so there are no classes to ask about")
     if not labels:
         if name.isdecimal() and int(name) < model.config.num_classes:
             return int(name)

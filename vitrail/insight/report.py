@@ -12,27 +12,30 @@ from vitrail.drawing.page import cards, data_address, page, picture, section, te
 from vitrail.drawing.plots import LIGHT, Theme, both
 from vitrail.insight import figures, words
 from vitrail.insight.figures import named_maps
-from vitrail.insight.findings import Findings
-from vitrail.insight.folder import new_folder
+from vitrail.insight.findings import Findings, Progress, silent
 from vitrail.insight.tiles import coloured, jpeg, marked, merged, overlay, shown
 from vitrail.insight.words import Words
+from vitrail.io.folders import report_folder
 
 REPORT, NUMBERS = "report.html", "numbers.json"
 PICTURES = ("filters", "positions", "distance", "attention", "maps", "features", "neighbours", "merging")
 OUTPUTS = frozenset((REPORT, NUMBERS, *(f"{name}.png" for name in PICTURES)))
 
 
-def write_report(out: Path, title: str, examine: Callable[[], Findings]) -> dict[str, Any]:
+def write_report(out: Path, title: str, examine: Callable[[], Findings], progress: Progress = silent) -> dict[str, Any]:
     """Write the folder; returns the numbers. Whether it can be written is found out before the model is run."""
-    with new_folder(out, OUTPUTS) as folder:
+    with report_folder(out, OUTPUTS) as folder:
         findings = examine()
         numbers = findings.to_json()
+        progress("page", 0, 2)
         drawn = _draw(findings, numbers)
+        progress("page", 1, 2)
         for name, (light, _) in drawn.items():
             (folder / f"{name}.png").write_bytes(light)
         document = json.dumps(numbers, indent=2, ensure_ascii=False) + "\n"
         (folder / NUMBERS).write_bytes(document.encode("utf-8", "backslashreplace"))
         (folder / REPORT).write_bytes(render(title, findings, numbers, drawn).encode("utf-8", "backslashreplace"))
+        progress("page", 1, 2)
     return numbers
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from vitrail.insight.attention import batch_size, evaluating, grid_of, read_by_head, record, to_model, whole
 from vitrail.insight.images import Images
 from vitrail.insight.question import Question
-from vitrail.models.vit import Recorder, ViT
+from vitrail.models.attention import Recorder
+from vitrail.models.vit import ViT
 
 
 class Product:

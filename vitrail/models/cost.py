@@ -7,6 +7,7 @@ as the paper and the field do. A training step is three forward passes: forward,
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from vitrail.config import ModelConfig
 
@@ -20,6 +21,8 @@ class Cost:
     tokens: int
     activations: int
     """Numbers kept for the backward pass."""
+    full_precision: int
+    """Of them, those that stay in float32 under autocast: what flows past the blocks, kept by every LayerNorm."""
 
     @property
     def training_flops(self) -> int:
@@ -30,7 +33,7 @@ def cost(config: ModelConfig) -> Cost:
     parts = list(_resnet(config) if config.family == "resnet" else _transformer(config))
     tokens = config.tokens if config.family == "vit" else 0
     parameters, macs, activations = (sum(numbers) for numbers in zip(*parts, strict=True))
-    return Cost(parameters, macs, tokens, activations)
+    return Cost(parameters, macs, tokens, activations, _layer_norms(config))
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Plan:
     flops_per_step: float
     exaflops: float
     memory: dict[str, int]
-    """Bytes of weights, gradients, optimizer and activations on one device."""
+    """Bytes of weights, gradients, optimizer and activations on one device, and of half-precision copies."""
     seconds: float | None
 
 
@@ -71,20 +74,22 @@ def plan(
 
 
 def memory(config: ModelConfig, batch: int, optimizer: str, bytes_per_activation: int) -> dict[str, int]:
-    """Bytes of weights, gradients, optimizer and activations in a step on `batch` images."""
-    one = cost(config)
+    """Bytes of weights, gradients, optimizer and activations in a step on `batch` images. With activations of two bytes
+    (autocast) there are copies of the weights in two bytes too, and what flows past the blocks stays in four."""
+    one, size = cost(config), bytes_per_activation
     moments = {"adamw": 2, "sgd": 1}[optimizer]
-    activations = one.activations
+    kept = size * one.activations + (4 - size) * one.full_precision
     if config.gradient_checkpointing and config.family == "vit":
         # Each block keeps its input only; one block's own activations are there at a time. A stem is kept whole.
-        stem = sum(part[2] for part in _stem(config)) if config.stages is not None else 0
-        activations = stem + one.tokens * config.width * config.depth + (activations - stem) // config.depth
-    return {
+        stem = size * sum(part[2] for part in _stem(config)) if config.stages is not None else 0
+        kept = stem + 4 * one.tokens * config.width * config.depth + (kept - stem) // config.depth
+    parts = {
         "weights": 4 * one.parameters,
         "gradients": 4 * one.parameters,
         "optimizer": 4 * moments * one.parameters,
-        "activations": bytes_per_activation * activations * batch,
+        "activations": kept * batch,
     }
+    return {**parts, "copies": size * one.parameters} if size < 4 else parts
 
 
 def block_parameters(config: ModelConfig) -> list[int]:
@@ -124,7 +129,8 @@ def _transformer(config: ModelConfig) -> Iterator[Part]:
         yield from _stem(config)
     yield _linear(patches, config.stem_outputs * config.patch_size**2, width)
     yield config.prefix_tokens * width, 0, 0
-    yield _positions(config), 0, 0
+    if not config.position_kind.in_attention:
+        yield _positions(config), 0, 0
     if config.attention == "axial":
         for along in (columns, rows):
             yield from _block(config, tokens, along)
@@ -157,24 +163,25 @@ def _block(config: ModelConfig, tokens: int, attended: int) -> Iterator[Part]:
     ]
     if config.layer_scale is not None:
         parts += [(width, 0, tokens * width)] * 2
-    if config.positions == "relative":
-        rows, columns = config.grid
-        offsets, patches = (2 * rows - 1) * (2 * columns - 1), rows * columns
-        head_width = width // config.num_heads
-        kept = config.num_heads * (tokens * tokens + patches * patches)
-        parts.append((offsets * head_width, patches * offsets * width, kept))
+    kind = config.position_kind
+    if kind.in_attention:
+        parts.append((_positions(config) // depth, *kind.attention_cost(config)))
     for parameters, macs, kept in parts:
         yield depth * parameters, depth * macs, depth * kept
 
 
+def _layer_norms(config: ModelConfig) -> int:
+    """Numbers that the LayerNorms keep."""
+    if config.family != "vit":
+        return 0
+    blocks = config.depth * (2 if config.attention == "axial" else 1)
+    return (2 * blocks * config.tokens + (1 if config.norm_after_pooling else config.tokens)) * config.width
+
+
 def _positions(config: ModelConfig) -> int:
-    rows, columns = config.grid
-    layers = config.depth if config.positions_at == "every_layer" else 1
-    if config.positions == "learned":
-        return layers * ((config.prefix_tokens if config.class_position else 0) + rows * columns) * config.width
-    if config.positions == "learned_2d":
-        return layers * (rows + columns) * (config.width // 2)
-    return 0  # none, sincos; relative ones are counted with the attention
+    """Parameters of the positions, in all layers together."""
+    kind = config.position_kind
+    return sum(prod(shape) for shape in kind.tensors(config).values()) if kind.learned else 0
 
 
 def _resnet(config: ModelConfig) -> Iterator[Part]:

@@ -1,12 +1,17 @@
-"""Where a patch is: interpolation to another grid in the five conventions in use, sine-cosine, relative."""
+"""Where a patch is: the kinds of position embeddings (Appendix D.4, Table 8), each a class, and how they change grid.
 
+A kind is a `PositionEmbedding` here, and an entry of `vitrail.config.positions` for what must be known without torch.
+The tensors are the model's own, under the names that the field shares: a kind makes them, and is given them.
+"""
+
+from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import Interpolation
+from vitrail.config import Interpolation, ModelConfig
 
 Grid = tuple[int, int]
 
@@ -67,33 +72,131 @@ def sincos(grid: Grid, width: int) -> Tensor:
     return torch.cat([by_column, by_row], dim=2).flatten(0, 1).float()
 
 
-class RelativePositions(nn.Module):
+Tensors = Mapping[str, Tensor]
+"""Tensors of a model by their names in the state dict."""
+
+
+class PositionEmbedding:
+    """What a kind of positions computes. This base class adds nothing, and is the kind "none".
+
+    Learned positions have a leading dimension of layers: one, or as many as the model has. Their prefix tokens (class,
+    distillation, registers) come first, where these have positions.
+    """
+
+    def make(self, config: ModelConfig) -> dict[str, Tensor]:
+        """Makes the tensors that are added to the tokens. Learned ones are zeros, which `ViT.initialise` fills."""
+        return {name: torch.zeros(shape) for name, shape in config.position_kind.tensors(config).items()}
+
+    def at(self, config: ModelConfig, own: Tensors, layer: int, grid: Grid) -> Tensor | None:
+        """Gives what is added to the tokens before a layer (1, tokens that have a position, width), interpolated where
+        the grid is not the configuration's; None where nothing is. `layer` is 0 where all layers share positions."""
+        return None
+
+    def resize(self, config: ModelConfig, own: Tensors, grid: Grid) -> dict[str, Tensor]:
+        """Interpolates the tensors, made for the grid of `config`, to another grid."""
+        return {}
+
+    def in_attention(self, config: ModelConfig) -> nn.Module | None:
+        """Makes the module that each attention gets of the kind: (queries, grid) -> a bias that is added to its scores
+        (see `RelativeBias`); None where the kind acts outside of it."""
+        return None
+
+
+class Learned(PositionEmbedding):
+    """One embedding a token, the patches in raster order: the paper's choice."""
+
+    def at(self, config: ModelConfig, own: Tensors, layer: int, grid: Grid) -> Tensor:
+        return self._on(config, own["pos_embed"][layer : layer + 1], grid)
+
+    def resize(self, config: ModelConfig, own: Tensors, grid: Grid) -> dict[str, Tensor]:
+        return {"pos_embed": self._on(config, own["pos_embed"], grid)}
+
+    def _on(self, config: ModelConfig, positions: Tensor, grid: Grid) -> Tensor:
+        return interpolate_tokens(positions, config.grid, grid, config.positioned_prefix, config.interpolation)
+
+
+class Learned2D(PositionEmbedding):
+    """One embedding a column and one a row, of half the width each. The prefix tokens have none."""
+
+    def at(self, config: ModelConfig, own: Tensors, layer: int, grid: Grid) -> Tensor:
+        resized = self.resize(config, {name: tensor[layer : layer + 1] for name, tensor in own.items()}, grid)
+        by_row = resized["pos_embed_rows"][:, :, None].expand(1, *grid, -1)
+        by_column = resized["pos_embed_columns"][:, None].expand(1, *grid, -1)
+        return torch.cat([by_column, by_row], dim=-1).flatten(1, 2)
+
+    def resize(self, config: ModelConfig, own: Tensors, grid: Grid) -> dict[str, Tensor]:
+        lengths = zip(("pos_embed_rows", "pos_embed_columns"), grid, strict=True)
+        return {name: interpolate_axis(own[name], length, config.interpolation) for name, length in lengths}
+
+
+class SineCosine(PositionEmbedding):
+    """Fixed sines and cosines of row and column, for any grid by the same formula; zeros for the prefix tokens."""
+
+    def make(self, config: ModelConfig) -> dict[str, Tensor]:
+        return {"pos_embed": self._on(config, config.grid)}
+
+    def at(self, config: ModelConfig, own: Tensors, layer: int, grid: Grid) -> Tensor:
+        return own["pos_embed"] if grid == config.grid else self.resize(config, own, grid)["pos_embed"]
+
+    def resize(self, config: ModelConfig, own: Tensors, grid: Grid) -> dict[str, Tensor]:
+        return {"pos_embed": self._on(config, grid).to(own["pos_embed"])}
+
+    def _on(self, config: ModelConfig, grid: Grid) -> Tensor:
+        return F.pad(sincos(grid, config.width), (0, 0, config.positioned_prefix, 0))[None]
+
+
+class Relative(PositionEmbedding):
+    """Embeddings of the offset between query and key. Nothing is added to the tokens: all of it is in the attention."""
+
+    def make(self, config: ModelConfig) -> dict[str, Tensor]:
+        return {}  # every attention makes its own table
+
+    def resize(self, config: ModelConfig, own: Tensors, grid: Grid) -> dict[str, Tensor]:
+        return {name: offset_table(table, grid, config.interpolation) for name, table in own.items()}
+
+    def in_attention(self, config: ModelConfig) -> nn.Module:
+        return RelativeBias(config)
+
+
+POSITION_EMBEDDINGS: dict[str, PositionEmbedding] = {
+    "none": PositionEmbedding(),
+    "learned": Learned(),
+    "learned_2d": Learned2D(),
+    "relative": Relative(),
+    "sincos": SineCosine(),
+}
+
+
+def position_embedding(config: ModelConfig) -> PositionEmbedding:
+    return POSITION_EMBEDDINGS[config.positions]
+
+
+class RelativeBias(nn.Module):
     """Appendix D.4: an extra attention whose keys are embeddings of the offset between query and key.
 
     Its logits are added to the attention's own, so a query scores `q . (k + r[offset])`. Offsets are in rows and
     columns; the tokens before the patches (class, registers) have none.
     """
 
-    def __init__(self, grid: Grid, head_width: int, prefix: int, convention: Interpolation):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        self.grid, self.prefix = grid, prefix
-        self.convention: Interpolation = convention
-        self.table = nn.Parameter(torch.zeros(2 * grid[0] - 1, 2 * grid[1] - 1, head_width))
+        rows, columns = config.grid
+        self.prefix = config.prefix_tokens
+        self.convention: Interpolation = config.interpolation
+        self.table = nn.Parameter(torch.zeros(2 * rows - 1, 2 * columns - 1, config.width // config.num_heads))
 
     def forward(self, queries: Tensor, grid: Grid) -> Tensor:
         """Queries (batch, heads, tokens, head width) -> bias (batch, heads, tokens, tokens)."""
-        table = self.table_for(grid).flatten(0, 1)  # (offsets, head width)
+        table = offset_table(self.table, grid, self.convention).flatten(0, 1)  # (offsets, head width)
         patches = queries[:, :, self.prefix :]
         scores = patches @ table.T * queries.shape[-1] ** -0.5  # (batch, heads, patches, offsets)
         index = _offset_index(grid, queries.device).expand(*scores.shape[:2], -1, -1)
         return F.pad(scores.gather(-1, index), (self.prefix, 0, self.prefix, 0))
 
-    def table_for(self, grid: Grid) -> Tensor:
-        return interpolate(self.table, (2 * grid[0] - 1, 2 * grid[1] - 1), self.convention)
 
-    def resize(self, grid: Grid) -> None:
-        self.table = nn.Parameter(self.table_for(grid).detach().clone())
-        self.grid = grid
+def offset_table(table: Tensor, grid: Grid, convention: Interpolation) -> Tensor:
+    """Embeddings of offsets (2 rows - 1, 2 columns - 1, head width) for another grid."""
+    return interpolate(table, (2 * grid[0] - 1, 2 * grid[1] - 1), convention)
 
 
 @lru_cache(maxsize=16)

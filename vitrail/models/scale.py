@@ -100,6 +100,7 @@ def _sharded(config: ModelConfig, whole: dict[str, int], accelerators: int, size
     # Whole at one time: what lies outside of the blocks, the block that computes, the next one, which is on its way,
     # and the gradients of one.
     gathered = 0 if accelerators == 1 else size * (outside + 3 * largest)
+    # Weights that are gathered in two bytes need no copies in two bytes.
     return {**parts, "gathered": gathered, "activations": whole["activations"]}
 
 

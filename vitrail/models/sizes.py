@@ -64,6 +64,11 @@ def config_for(name: str, **overrides: Any) -> ModelConfig:
     return ModelConfig(**{**_fields(name), **overrides})
 
 
+def size_fields(name: str) -> dict[str, Any]:
+    """Every field of ModelConfig that a name decides, those that it leaves at their defaults too."""
+    return {**{key: getattr(_PLAIN, key) for key in (*_SHAPE, "stem", "stem_arithmetic")}, **_fields(name)}
+
+
 def name_for(config: ModelConfig) -> str:
     """The paper's name of a configuration, or "" where it has none."""
     axial = "Axial-" if config.attention == "axial" else ""
@@ -81,8 +86,9 @@ def _fields(name: str) -> dict[str, Any]:
     match = _TRANSFORMER.fullmatch(name.strip())
     # G is another model than g, the one letter whose case matters.
     if not match or match[3] == "G":
-        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "for example B/16, R50+B/16 or BiT-R50x1"
+        spellings = {_spelling(each): each for each in NAMES}
+        near = difflib.get_close_matches(_spelling(name), spellings, n=1, cutoff=0.5)
+        hint = f"did you mean {spellings[near[0]]}?" if near else "for example B/16, R50+B/16 or BiT-R50x1"
         raise UserError(f"there is no model named {name!r}; {hint} (`vitrail models` lists them)")
     axial, stem, size, patch_size = match[1], (match[2] or "").upper(), match[3], int(match[4])
     size = {"ti": "Ti", "g": "g"}.get(size.lower(), size.upper())
@@ -101,6 +107,11 @@ def _fields(name: str) -> dict[str, Any]:
         stages, patch = STEMS[stem, patch_size]
         fields |= {"name": f"{stem}+{fields['name']}", "stages": stages, "patch_size": patch}
     return fields
+
+
+def _spelling(name: str) -> str:
+    """What the ways to write a name share."""
+    return re.sub(r"^vit[-_ ]?|[-_/ ]", "", name.strip().lower())
 
 
 def _resnet(kind: str, factor: int) -> dict[str, Any]:

@@ -6,12 +6,11 @@
     y  = LN(zL)[class]                             pool
     logits = y W                                   head
 
-Attention goes through PyTorch's fused kernel, unless a Recorder asks to see it. State-dict names are the ones timm,
-DeiT, MAE, DINO and DINOv2 share, so their weights load with no renaming.
+MSA is in `attention.py`, Epos in `positions.py`. State-dict names are the ones timm, DeiT, MAE, DINO and DINOv2 share,
+so their weights load with no renaming.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
@@ -20,39 +19,11 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
+from vitrail.models.attention import Attention, Recorder
 from vitrail.models.card import Card
-from vitrail.models.positions import (
-    Grid,
-    RelativePositions,
-    interpolate_axis,
-    interpolate_tokens,
-    sincos,
-)
+from vitrail.models.positions import Grid, position_embedding
 from vitrail.models.prediction import Predicts
 from vitrail.models.resnet import stem
-
-Kind = Literal["attention", "hidden"]
-
-
-class Recorder:
-    """Keeps what `encode` computes on the way, layer by layer: `recorder.attention[3]`, `recorder.hidden[3]`.
-
-    attention: (batch, heads, tokens, tokens), after the softmax; in the axial variant two a layer, rows
-    (batch * rows, heads, columns, columns) then columns. hidden: (batch, tokens, width), after the block.
-    Subclass it and override `keep` to reduce each tensor as it comes, so that memory does not grow with depth.
-    """
-
-    def __init__(self, *kinds: Kind, layers: Iterable[int] | None = None):
-        self.kinds: frozenset[Kind] = frozenset(kinds or ("attention", "hidden"))
-        self.layers = None if layers is None else frozenset(layers)
-        self.attention: dict[int, Tensor] = {}
-        self.hidden: dict[int, Tensor] = {}
-
-    def wants(self, kind: Kind, layer: int) -> bool:
-        return kind in self.kinds and (self.layers is None or layer in self.layers)
-
-    def keep(self, kind: Kind, layer: int, tensor: Tensor) -> None:
-        (self.attention if kind == "attention" else self.hidden)[layer] = tensor
 
 
 class PatchEmbedding(nn.Module):
@@ -77,47 +48,6 @@ def patchify(images: Tensor, patch_size: int) -> Tensor:
     batch, channels, rows, columns = images.shape
     cut = images.reshape(batch, channels, rows // patch_size, patch_size, columns // patch_size, patch_size)
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * patch_size**2)
-
-
-class Attention(nn.Module):
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.num_heads, self.dropout = config.num_heads, config.attention_dropout
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
-        self.relative = None
-        if config.positions == "relative":
-            head_width = config.width // config.num_heads
-            self.relative = RelativePositions(config.grid, head_width, config.prefix_tokens, config.interpolation)
-        self.proj = nn.Linear(config.width, config.width)
-        self.proj_drop = nn.Dropout(config.dropout)
-
-    def forward(
-        self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0, first: int | None = None
-    ) -> Tensor:
-        q, k, v = self.split(x)
-        bias = None if self.relative is None else self.relative(q, grid)
-        return self.attend(q[:, :, :first], k, v, bias, record, layer)
-
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (batch, heads, tokens, head width)."""
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, width // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        return q, k, v
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, record: Recorder | None = None, layer: int = 0
-    ) -> Tensor:
-        """Each query's average of the values (batch, tokens, width); `bias` is added to the scores."""
-        dropout = self.dropout if self.training else 0.0
-        if record is not None and record.wants("attention", layer):
-            scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-            weights = (scores if bias is None else scores + bias).softmax(dim=-1)
-            record.keep("attention", layer, weights)
-            x = F.dropout(weights, dropout) @ v
-        else:
-            x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-        return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Module):
@@ -204,10 +134,6 @@ class AxialBlock(nn.Module):
 class ViT(Predicts, nn.Module):
     """A Vision Transformer. The steps are public: `embed`, `encode`, `pool`, `head`; `forward` joins them."""
 
-    pos_embed: Tensor
-    pos_embed_rows: Tensor
-    pos_embed_columns: Tensor
-
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
@@ -217,7 +143,7 @@ class ViT(Predicts, nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distillation_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
-        self._make_positions()
+        self._keep_positions(position_embedding(config).make(config))
         self.pos_drop = nn.Dropout(config.dropout)
         block = AxialBlock if config.attention == "axial" else Block
         rates = torch.linspace(0, config.drop_path, depth, device="cpu").tolist()
@@ -246,7 +172,7 @@ class ViT(Predicts, nn.Module):
         config = self.config
         if torch.is_grad_enabled() or config.pooling != "class":
             return None
-        if config.attention == "axial" or config.positions == "relative":
+        if config.attention == "axial" or config.position_kind.in_attention:
             return None
         return 1 if self.head_dist is None else 2
 
@@ -320,50 +246,39 @@ class ViT(Predicts, nn.Module):
 
     def positions(self, layer: int, grid: Grid) -> Tensor | None:
         """Positions added before a layer (1, tokens that have one, width), interpolated where the grid is another."""
-        config, layer = self.config, layer if self.config.positions_at == "every_layer" else 0
-        if config.positions == "learned":
-            own = self.pos_embed[layer : layer + 1]
-            return interpolate_tokens(own, config.grid, grid, self._positioned_prefix, config.interpolation)
-        if config.positions == "learned_2d":
-            rows = interpolate_axis(self.pos_embed_rows[layer : layer + 1], grid[0], config.interpolation)
-            columns = interpolate_axis(self.pos_embed_columns[layer : layer + 1], grid[1], config.interpolation)
-            by_column = columns[:, None].expand(1, *grid, -1)
-            return torch.cat([by_column, rows[:, :, None].expand(1, *grid, -1)], dim=-1).flatten(1, 2)
-        if config.positions == "sincos":
-            return self.pos_embed if grid == config.grid else self._sincos(grid).to(self.pos_embed)
-        return None
+        layer = layer if self.config.positions_at == "every_layer" else 0
+        return position_embedding(self.config).at(self.config, self._position_tensors(), layer, grid)
 
     @torch.no_grad()
     def resize(self, image_size: int | tuple[int, int]) -> None:
         """Take images of another size from now on: positions are interpolated once, in the model's convention."""
         config = self.config.with_(image_size=image_size)
-        old, new = self.config.grid, config.grid
-        if config.positions == "learned":
-            resized = interpolate_tokens(self.pos_embed, old, new, self._positioned_prefix, config.interpolation)
-            self.pos_embed = nn.Parameter(resized.clone())
-        elif config.positions == "learned_2d":
-            for name, length in (("pos_embed_rows", new[0]), ("pos_embed_columns", new[1])):
-                setattr(
-                    self,
-                    name,
-                    nn.Parameter(interpolate_axis(getattr(self, name), length, config.interpolation)),
-                )
-        elif config.positions == "sincos":
-            self.pos_embed = self._sincos(new).to(self.pos_embed)
-        for module in self.modules():
-            if isinstance(module, RelativePositions):
-                module.resize(new)
+        resized = position_embedding(config).resize(self.config, self._position_tensors(), config.grid)
+        self._keep_positions({name: tensor.clone() for name, tensor in resized.items()})
         self.config = config
+
+    def _position_tensors(self) -> dict[str, Tensor]:
+        return {name: attrgetter(name)(self) for name in self.config.position_kind.tensors(self.config)}
+
+    def _keep_positions(self, tensors: dict[str, Tensor]) -> None:
+        """Registers tensors under their names, in place of what is there: learned ones as parameters."""
+        for name, tensor in tensors.items():
+            owner, _, own_name = name.rpartition(".")
+            if self.config.position_kind.learned:
+                self.get_submodule(owner).register_parameter(own_name, nn.Parameter(tensor))
+            else:
+                self.get_submodule(owner).register_buffer(own_name, tensor)
 
     @torch.no_grad()
     def initialise(self) -> None:
         """As the official code: class token 0, positions N(0, 0.02), kernels Xavier uniform, MLP biases N(0, 1e-6),
         head 0 with the configured bias."""
+        positions = self.config.position_kind.tensors(self.config)
         for name, parameter in self.named_parameters():
             if name.endswith("attn.qkv.weight"):
                 for kernel in parameter.chunk(3):  # fused for speed, but three kernels
                     nn.init.xavier_uniform_(kernel)
-            elif name.startswith("pos_embed") or name == "reg_token" or name.endswith("relative.table"):
+            elif name in positions or name == "reg_token":
                 nn.init.normal_(parameter, std=0.02)
             elif ".mlp." in name and name.endswith("bias"):
                 nn.init.normal_(parameter, std=1e-6)
@@ -375,27 +290,6 @@ class ViT(Predicts, nn.Module):
                 nn.init.xavier_uniform_(parameter)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-
-    @property
-    def _positioned_prefix(self) -> int:
-        return self.config.prefix_tokens if self.config.class_position else 0
-
-    def _make_positions(self) -> None:
-        """Learned positions have a leading layer dimension: one, or as many as there are layers."""
-        config = self.config
-        rows, columns = config.grid
-        layers = config.depth if config.positions_at == "every_layer" else 1
-        if config.positions == "learned":
-            tokens = self._positioned_prefix + rows * columns
-            self.pos_embed = nn.Parameter(torch.zeros(layers, tokens, config.width))
-        elif config.positions == "learned_2d":
-            self.pos_embed_rows = nn.Parameter(torch.zeros(layers, rows, config.width // 2))
-            self.pos_embed_columns = nn.Parameter(torch.zeros(layers, columns, config.width // 2))
-        elif config.positions == "sincos":
-            self.register_buffer("pos_embed", self._sincos(config.grid))
-
-    def _sincos(self, grid: Grid) -> Tensor:
-        return F.pad(sincos(grid, self.config.width), (0, 0, self._positioned_prefix, 0))[None]
 
     def _drawn(self, patches: Tensor) -> Tensor:
         """A random subset of the patches, another one for every image: (batch, kept)."""

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.decode import to_bytes
 from vitrail.insight.attention import read_by_head, record, step_names
 from vitrail.insight.attention_distance import mean_distances, pixel_distances
 from vitrail.insight.explorer import membership
@@ -72,7 +73,7 @@ class AttentionRun:
             if question is not None:
                 self.check(question)
             pixels = preparer.pixels(content)
-            return Asked(pixels, preparer.normalised(pixels), question)
+            return Asked(to_bytes(pixels), preparer.normalised(pixels), question)
 
         return prepare
 

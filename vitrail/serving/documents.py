@@ -5,6 +5,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from vitrail.serving.images import FORMATS
+from vitrail.tasks import task, task_names
+from vitrail.tasks.base import object_schema
 
 
 class Error(BaseModel):
@@ -14,24 +16,6 @@ class Error(BaseModel):
 
 class ErrorAnswer(BaseModel):
     error: Error
-
-
-class Guess(BaseModel):
-    label: str
-    description: str
-    score: float
-
-
-class Prediction(BaseModel):
-    name: str | None
-    top: list[Guess]
-    error: Error | None
-
-
-class Predictions(BaseModel):
-    model: str
-    predictions: list[Prediction]
-    milliseconds: float
 
 
 class Embedding(BaseModel):
@@ -165,6 +149,19 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 _BINARY = {"type": "string", "format": "binary"}
+
+
+def predictions_answer() -> dict[str, Any]:
+    """Describes what /predict answers: a row for each image, with the answer that the task of its model has."""
+    text, number, nothing = {"type": "string"}, {"type": "number"}, {"type": "null"}
+    error = {"anyOf": [object_schema({"code": text, "message": text}), nothing]}
+    rows = [
+        object_schema({"name": {"anyOf": [text, nothing]}, **task(name).answer.schema(), "error": error})
+        for name in task_names()
+    ]
+    listed = {"type": "array", "items": rows[0] if len(rows) == 1 else {"anyOf": rows}}
+    document = object_schema({"model": text, "predictions": listed, "milliseconds": number})
+    return {"description": "A row for each image", "content": {"application/json": {"schema": document}}}
 
 
 def image_body(many: bool) -> dict[str, Any]:

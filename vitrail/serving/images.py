@@ -7,8 +7,9 @@ from PIL import Image
 
 from vitrail.config import Preprocessing
 from vitrail.data.decode import BadImage
+from vitrail.data.deep import is_deep_colour
 from vitrail.data.transforms import EvaluationTransform
-from vitrail.inference.predictor import Normaliser
+from vitrail.inference.predictor import ArrayNormaliser
 from vitrail.serving.refusals import Refusal
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -35,15 +36,17 @@ class Preparer:
 
     def __init__(self, preprocessing: Preprocessing, max_pixels: int):
         self.max_pixels = max_pixels
+        self.deep = preprocessing.range is not None
         self.transform = EvaluationTransform(preprocessing, max_pixels=max_pixels)
-        self._normalise = Normaliser(preprocessing)
+        self._normalise = ArrayNormaliser(preprocessing)
 
     def __call__(self, content: bytes | np.ndarray) -> np.ndarray:
         return content if isinstance(content, np.ndarray) else self.normalised(self.pixels(content))
 
     def pixels(self, content: bytes) -> np.ndarray:
-        """uint8 [rows, columns, channels] as the model sees it: resized and cropped."""
-        check(content, self.max_pixels)
+        """[rows, columns, channels] as the model sees it: resized and cropped; uint8, or float32 from 0 to 1."""
+        # Where all bits are kept, colour of 16 bits takes as much memory as other deep pictures.
+        check(content, self.max_pixels // _DEEP if self.deep and is_deep_colour(content) else self.max_pixels)
         try:
             return self.transform(content)
         except BadImage as error:

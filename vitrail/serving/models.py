@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from vitrail.checkpoints.published import asked_for
 from vitrail.errors import UserError
 from vitrail.inference.choose import Loading, open_engine
-from vitrail.inference.engines import Engine
+from vitrail.inference.engines import FEATURES, Engine
 from vitrail.inference.predictor import default_workers
 from vitrail.insight.position_similarity import has_positions
 from vitrail.models.cost import cost
@@ -23,7 +24,6 @@ from vitrail.serving.limits import Limits
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.refusals import Refusal
 
-What = Literal["logits", "features"]
 EXPORTED = (".onnx", ".xml")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHOWN = 10
@@ -47,11 +47,16 @@ class Served:
         model = getattr(self.engine, "model", None)
         return model if type(model) is ViT else None  # one with merged tokens has no grid any more
 
+    @property
+    def output(self) -> str:
+        """The name of the output that answers are made of."""
+        return self.engine.facts.output
+
     def lane(self, what: str) -> Lane:
         if what not in self.lanes:
             missing = {
-                "logits": Refusal(404, "no_classes", f"the model {self.name!r} has no head, so it names no classes"),
-                "features": Refusal(404, "no_features", f"the model {self.name!r} was exported without its features"),
+                self.output: Refusal(404, "no_classes", f"the model {self.name!r} has no head, so it names no classes"),
+                FEATURES: Refusal(404, "no_features", f"the model {self.name!r} was exported without its features"),
             }
             raise missing.get(what) or Refusal(
                 404, "no_attention", f"the model {self.name!r} has no attention to look at, or its engine hides it"
@@ -127,11 +132,9 @@ class Models:
 
             return after
 
-        def add(what: What) -> None:
-            compute = getattr(served.engine, what)
-
+        def add(what: str) -> None:
             def run(inputs: list[np.ndarray]) -> list[Any]:
-                answers = compute(np.stack(inputs))
+                answers = served.engine.run(what, np.stack(inputs))
                 return list(answers) if np.isfinite(answers).all() else _finite(answers)
 
             served.lanes[what] = Lane(
@@ -139,8 +142,8 @@ class Models:
             )
 
         if served.engine.facts.config.num_classes:
-            add("logits")
-        add("features")
+            add(served.output)
+        add(FEATURES)
         if served.network is not None:
             run = AttentionRun(served.network)
             lane = Lane(
@@ -157,7 +160,7 @@ class Models:
             for count in sorted({1, self.limits.max_batch}):
                 answers = await batcher.submit(lane, [image] * count).future
                 if refusals := [answer for answer in answers if isinstance(answer, Refusal)]:
-                    if what == "features" and "logits" in served.lanes:  # exported without them: predictions still work
+                    if what == FEATURES and served.output in served.lanes:  # exported without: predictions still work
                         del served.lanes[what]
                         served.failing = False
                         break
@@ -195,7 +198,7 @@ def open_engines(
         chosen = engine or (None if exported else "torch")
         engines[name] = open_engine(source, chosen, workers=count, loading=loading, say=say)
     if not engines:
-        raise UserError("give at least one MODEL to serve: a bundle, a run folder, a weights file or hf:owner/name")
+        raise UserError("give at least one MODEL to serve: Ti/16 or another name, a bundle, a run, a weights file")
     return engines
 
 
@@ -203,6 +206,8 @@ def _name(given: str) -> tuple[str, str]:
     name, sign, source = given.partition("=")
     if sign and source and _NAME.fullmatch(name) and not Path(given).exists():
         return name, source
+    if asked_for(given):
+        return re.sub(r"[^A-Za-z0-9._-]", "-", given)[:64], given
     last = Path(given) if given.startswith("hf:") else Path(given).resolve()
     stem = last.stem if last.is_file() else last.name
     if stem in ("bundle", "best"):  # of a run: the run has the name

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from vitrail.inference.engines import FEATURES
 from vitrail.serving.bodies import decode_base64, parse_json, read_body
 from vitrail.serving.documents import ERRORS, InferAnswer, ModelMetadata, ServerMetadata, infer_body
 from vitrail.serving.models import Served
@@ -22,7 +23,6 @@ from vitrail.version import __version__
 router = APIRouter(prefix="/v2", tags=["open inference protocol"])
 VERSION = "1"
 """Of every model: one is served at a time."""
-OUTPUTS = ("logits", "features")
 _HEADER = "Inference-Header-Content-Length"
 
 
@@ -50,7 +50,7 @@ async def ready(request: Request) -> Response:
 async def model_metadata(request: Request, name: str, version: str = VERSION) -> Response:
     served = _served(request, name, version)
     facts = served.engine.facts
-    widths = {"logits": facts.config.num_classes, "features": facts.features_width}
+    widths = {served.output: facts.config.num_classes, FEATURES: facts.features_width}
     return json_response(
         {
             "name": served.name,
@@ -59,7 +59,7 @@ async def model_metadata(request: Request, name: str, version: str = VERSION) ->
             "inputs": [{"name": "images", "datatype": "FP32", "shape": [-1, *facts.input_shape]}],
             "outputs": [
                 {"name": each, "datatype": "FP32", "shape": [-1, widths[each]]}
-                for each in OUTPUTS
+                for each in widths
                 if each in served.lanes
             ],
         }
@@ -131,18 +131,17 @@ def _wanted(document: dict[str, Any], served: Served) -> list[tuple[str, bool]]:
     binary = isinstance(parameters, dict) and parameters.get("binary_data_output") is True
     outputs = document.get("outputs")
     if not outputs:
-        default = "logits" if "logits" in served.lanes else "features"
-        return [(default, binary)]
+        return [(served.output if served.output in served.lanes else FEATURES, binary)]
     if (
         not isinstance(outputs, list)
         or not all(isinstance(each, dict) for each in outputs)
-        or len(outputs) > len(OUTPUTS)
+        or len(outputs) > 2  # the task's, and the features
     ):
         raise _bad('"outputs" must be a list of objects with a name')
-    found = []
+    found, known = [], (served.output, FEATURES)
     for each in outputs:
-        if each.get("name") not in OUTPUTS:
-            raise _bad(f"there is no output {str(each.get('name'))[:64]!r}; there are {', '.join(OUTPUTS)}")
+        if each.get("name") not in known:
+            raise _bad(f"there is no output {str(each.get('name'))[:64]!r}; there are {', '.join(known)}")
         served.lane(each["name"])
         own = each.get("parameters")
         own = own if isinstance(own, dict) else {}

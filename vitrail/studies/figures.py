@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png, short
-from vitrail.studies.study import Point
+from vitrail.studies.comparison import Point
 
 _LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b5558e", "#8a6d00")
 _DARK = ("#56b4e9", "#e69f00", "#3ccf9b", "#e59fc5", "#f0e442")

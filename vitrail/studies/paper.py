@@ -2,29 +2,17 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from vitrail.config import ModelConfig
 from vitrail.drawing.plots import Theme
 from vitrail.models.cost import cost
+from vitrail.studies.comparison import ABOVE, ALIKE, BELOW, UNTOLD, Comparison, Contrast, Point, verdict
 from vitrail.studies.figures import dots, lines
 from vitrail.studies.setting import Setting
-from vitrail.studies.study import (
-    ABOVE,
-    BELOW,
-    LEVEL,
-    UNTOLD,
-    Outcome,
-    Point,
-    Row,
-    Study,
-    compare,
-    level_with_best,
-    percent,
-    verdict,
-)
-
-FAMILIES = ("ViT", "hybrid", "ResNet")
+from vitrail.studies.study import Comparisons, Outcome, Row, Study, percent
 
 
 def data_size(setting: Setting) -> Study:
@@ -43,35 +31,45 @@ def data_size(setting: Setting) -> Study:
         for seed in range(setting.seeds)
     ]
 
-    def conclude(outcome: Outcome) -> list[str]:
-        found = _by(outcome, "training images", sizes, "model", FAMILIES)
-        said = []
+    def pairs(outcome: Outcome) -> dict[tuple[str, str, int], Contrast]:
+        """ViT beside the ResNet with the fewest and with the most images, the hybrid beside ViT at every size."""
+        found, sizes = _by_size(outcome), _sizes(outcome)
+        chosen = [("ViT", "ResNet", size) for size in dict.fromkeys((sizes[0], sizes[-1]))]
+        chosen += [("hybrid", "ViT", size) for size in sizes]
+        return {
+            (one, other, size): Contrast.between(found[one, size], found[other, size])
+            for one, other, size in chosen
+            if (one, size) in found and (other, size) in found
+        }
+
+    def name(one: str, other: str, size: int) -> str:
+        return f"{one} beside {other}, {size:,} images"
+
+    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+        found, sizes, said = _by_size(outcome), _sizes(outcome), []
         for size in dict.fromkeys((sizes[0], sizes[-1])):
-            ranked = sorted(found.get(size, {}).items(), key=lambda item: -item[1].mean)
-            if ranked:
-                said.append(f"With {size:,} images: " + ", ".join(f"{n} {percent(p)}" for n, p in ranked) + ".")
-        ends = [found.get(size, {}) for size in (sizes[0], sizes[-1])]
-        if len(sizes) > 1 and all("ViT" in end and "ResNet" in end for end in ends):
-            few, many = (compare(end["ViT"], end["ResNet"]) for end in ends)
-            gaps = [100 * (end["ViT"].mean - end["ResNet"].mean) for end in ends]
+            ranked = sorted(((p, n) for (n, s), p in found.items() if s == size), key=lambda each: -each[0].mean)
+            said.append(f"With {size:,} images: " + ", ".join(f"{n} {percent(p)}" for p, n in ranked) + ".")
+        ends = [compared.get(name("ViT", "ResNet", size)) for size in (sizes[0], sizes[-1])]
+        if len(sizes) > 1 and ends[0] and ends[1]:
+            few, many = ends[0], ends[1]
             said.append(
-                f"The paper finds ViT below ResNets on little data: here it is {few} the ResNet, so that "
-                f"{verdict(few == BELOW, few)} at this scale."
+                f"The paper finds ViT below ResNets on little data: with {sizes[0]:,} images it is {few.word} the "
+                f"ResNet here, {few.points}, so that {verdict(BELOW, few.word)} at this scale."
             )
-            far = "" if many == ABOVE else "; this is far from 300 million images"
+            far = "" if many.word == ABOVE else "; this is far from 300 million images"
             said.append(
-                f"It finds ViT above them once there is enough: with all {sizes[-1]:,} images it is {many} the ResNet "
-                f"here, so that {verdict(many == ABOVE, many)}{far}."
+                f"It finds ViT above them once there is enough: with all {sizes[-1]:,} images it is {many.word} the "
+                f"ResNet here, {many.points}, so that {verdict(ABOVE, many.word)}{far}."
             )
-            said.append(
-                f"Beside the ResNet, ViT is at {gaps[0]:+.1f} points with {sizes[0]:,} images and at {gaps[1]:+.1f} "
-                f"with {sizes[-1]:,}."
-            )
-        words = [compare(each["hybrid"], each["ViT"]) for each in found.values() if {"hybrid", "ViT"} <= each.keys()]
-        if words:
+        hybrids = {size: compared[key] for size in sizes if (key := name("hybrid", "ViT", size)) in compared}
+        if hybrids:
+            words = [each.word for each in hybrids.values()]
             said.append(
                 f"It finds hybrids above ViT at small budgets: here the hybrid is above it at {words.count(ABOVE)} of "
-                f"{len(words)} sizes, so that {verdict(words.count(ABOVE) == len(words), *words)}."
+                f"{len(words)} sizes ("
+                + "; ".join(f"{each.points} with {size:,} images" for size, each in hybrids.items())
+                + f"), so that {verdict(ABOVE, *words)}."
             )
         return said
 
@@ -82,6 +80,7 @@ def data_size(setting: Setting) -> Study:
         f"{samples:,} images in all, some of them many times where there are few (the paper's Figures 3 and 4).",
         tuple(rows),
         lambda outcome, theme: lines(_lines(outcome, "model", "training images"), "training images", theme),
+        lambda outcome: {name(*key): contrast for key, contrast in pairs(outcome).items()},
         conclude,
     )
 
@@ -110,23 +109,32 @@ def compute(setting: Setting) -> Study:
         series = _lines(outcome, "model", "megaMACs")
         return {name: [(6e-6 * x * samples, point) for x, point in points] for name, points in series.items()}
 
-    def conclude(outcome: Outcome) -> list[str]:
+    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
         series = against(outcome)
+        return {
+            f"{name} of {x:.3g} teraFLOPs beside the nearest ResNet": Contrast.between(
+                point, _nearest(x, series["ResNet"])
+            )
+            for name in ("ViT", "hybrid")
+            for x, point in series.get(name, [])
+            if "ResNet" in series
+        }
+
+    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
         said = [
             f"{name}: " + ", ".join(f"{percent(point)} at {x:,.3g} teraFLOPs" for x, point in points) + "."
-            for name, points in series.items()
+            for name, points in against(outcome).items()
         ]
         for name in ("ViT", "hybrid"):
-            pairs = [
-                compare(point, _nearest(x, series["ResNet"])) for x, point in series.get(name, []) if "ResNet" in series
-            ]
-            if pairs:
-                kept = {word: pairs.count(word) for word in (ABOVE, LEVEL, BELOW, UNTOLD) if word in pairs}
+            beside = [each for key, each in compared.items() if key.startswith(f"{name} of")]
+            if beside:
+                words = [each.word for each in beside]
+                counted = {word: words.count(word) for word in (ABOVE, ALIKE, BELOW, UNTOLD) if word in words}
                 said.append(
-                    f"Of {len(pairs)} {name} sizes, beside the ResNet of nearest cost: "
-                    + ", ".join(f"{count} {word} it" for word, count in kept.items())
-                    + " (the paper, on far more data, finds ViT above at every budget, and hybrids above ViT at the "
-                    "small ones)."
+                    f"Of {len(words)} {name} sizes, beside the ResNet of nearest cost: "
+                    + ", ".join(f"{count} {word} it" for word, count in counted.items())
+                    + f" ({'; '.join(each.points for each in beside)}). The paper, on far more data, finds ViT above "
+                    "at every budget, and hybrids above ViT at the small ones."
                 )
         return said
 
@@ -137,6 +145,7 @@ def compute(setting: Setting) -> Study:
         "3 forward passes an image at 2 operations a multiply-add (the paper's Figure 5).",
         tuple(rows),
         lambda outcome, theme: lines(against(outcome), "teraFLOPs of the whole training", theme),
+        contrasts,
         conclude,
     )
 
@@ -168,29 +177,42 @@ def positions(setting: Setting) -> Study:
         for seed in range(setting.seeds)
     ]
 
-    def conclude(outcome: Outcome) -> list[str]:
-        points = outcome.points()
-        without = [point for point in points if point.factors["positions"] == "none"]
-        others = [point for point in points if point.factors["positions"] != "none"]
+    def beside(outcome: Outcome, kind: str) -> dict[str, Contrast]:
+        """All others beside a kind of positions that is added at the stem."""
+        first = next(iter(outcome.points(positions=kind, **{"added at": "stem"})), None)
+        others = [point for point in outcome.points() if point.factors["positions"] != "none" and point != first]
+        return {f"{_where(each)} beside {kind}": Contrast.between(each, first) for each in others} if first else {}
+
+    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+        without = outcome.point(positions="none")
+        others = [point for point in outcome.points() if point.factors["positions"] != "none"]
         if not without or not others:
             return []
         best, worst = max(others, key=lambda p: p.mean), min(others, key=lambda p: p.mean)
-        words = [compare(without[0], other) for other in others]
-        below = words.count(BELOW)
-        said = [f"Without positions {percent(without[0])}."]
+        any_of = {_where(point): compared[f"{_where(point)} beside none"] for point in others}
+        words = [each.word for each in any_of.values()]
+        said = [f"Without positions {percent(without)}."]
         said.append(f"With them from {percent(worst)} ({_where(worst)}) to {percent(best)} ({_where(best)}).")
         said.append(
-            f"The paper finds that having none is well below having any: here none is below {below} of "
-            f"{len(others)}, so that {verdict(below == len(others), *words)}."
+            f"The paper finds that having none is well below having any: here {words.count(ABOVE)} of {len(words)} are "
+            f"above none (by the least, {_where(worst)}, {any_of[_where(worst)].points}), so that "
+            f"{verdict(ABOVE, *words)}."
         )
-        learned = [point.mean for point in others if point.factors["positions"] != "sincos"]
-        if len(learned) > 1:
-            wide, gap = max(learned) - min(learned), min(learned) - without[0].mean
+        fixed, learned = [], []
+        for point in others:
+            if each := compared.get(f"{_where(point)} beside learned"):
+                (fixed if point.factors["positions"] == "sincos" else learned).append((_where(point), each))
+        if learned:
+            apart = [f"{name} is {each.word} it, {each.points}" for name, each in learned if each.word != UNTOLD]
+            widest = max((each.half_width or 0.0 for _, each in learned), default=0.0)
             said.append(
-                f"It finds the kinds and places alike: here the learned ones lie within {100 * wide:.1f} points of "
-                f"each other, and the least is {100 * gap:+.1f} beside none. Where the first is less than half of the "
-                f"second they may be called alike, so that {verdict(2 * wide < gap, *words)}."
+                "It finds the kinds and places alike: beside learned positions at the stem, "
+                + ("; ".join(apart) if apart else f"none of the other {len(learned)} is told apart")
+                + (f" (intervals up to ±{100 * widest:.1f} points)" if widest else "")
+                + f", so that {verdict(ALIKE, *(each.word for _, each in learned))}."
             )
+        for name, each in fixed:
+            said.append(f"The fixed {name}, which the paper does not have, is {each.word} learned ones: {each.points}.")
         return said
 
     def draw(outcome: Outcome, theme: Theme) -> bytes:
@@ -206,6 +228,7 @@ def positions(setting: Setting) -> Study:
         f"training sees {samples:,} images as 64 patches.",
         tuple(rows),
         draw,
+        lambda outcome: {**beside(outcome, "none"), **beside(outcome, "learned")},
         conclude,
     )
 
@@ -225,31 +248,52 @@ def pooling(setting: Setting) -> Study:
         for seed in range(setting.seeds)
     ]
 
-    def conclude(outcome: Outcome) -> list[str]:
-        found = {
-            name: {float(point.factors["learning rate"]): point for point in outcome.points(pooling=name)}
-            for name in kinds
-        }
-        best = {name: max(points.values(), key=lambda point: point.mean) for name, points in found.items() if points}
+    def name(one: Point, other: Point) -> str:
+        labels = (f"{each.factors['pooling']} at {each.factors['learning rate']:g}" for each in (one, other))
+        return " beside ".join(labels)
+
+    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
+        """Every two: which are the best is seen from the numbers, so that any two might be compared."""
+        return {name(one, other): Contrast.between(one, other) for one, other in combinations(outcome.points(), 2)}
+
+    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+        def against(one: Point, other: Point) -> Comparison:
+            """As `one` stands beside `other`, whichever of them comes first."""
+            if (found := compared.get(name(one, other))) is not None:
+                return found
+            found = compared[name(other, one)]
+            return replace(found, difference=-found.difference)
+
+        by_kind = {kind: outcome.points(pooling=kind) for kind in kinds}
+        best = {kind: max(points, key=lambda point: point.mean) for kind, points in by_kind.items() if points}
         said = [
-            f"{name}: best at learning rate {point.factors['learning rate']:g}, {percent(point)}."
-            for name, point in best.items()
+            f"{kind}: best at learning rate {point.factors['learning rate']:g}, {percent(point)}."
+            for kind, point in best.items()
         ]
-        if len(best) == 2:
-            word = compare(best["average"], best["class token"])
+        if len(best) < 2:
+            return said
+        found = against(best["average"], best["class token"])
+        said.append(
+            f"The paper finds that both work as well once each has its own learning rate: at the best one the "
+            f"average is {found.word} the class token here, {found.points}, so that {verdict(ALIKE, found.word)}."
+        )
+        if all(len(points) == len(rates) for points in by_kind.values()):
+            fitting = {
+                kind: [
+                    float(each.factors["learning rate"])
+                    for each in points
+                    if each is best[kind] or against(each, best[kind]).word != BELOW
+                ]
+                for kind, points in by_kind.items()
+            }
+            one, other = map(set, fitting.values())
+            # Apart, they differ; the best of both known, and the same, they do not.
+            held = "holds" if not one & other else "does not hold" if len(one | other) == 1 else "cannot be told"
             said.append(
-                f"The paper finds that both work as well once each has its own learning rate: at the best one the "
-                f"average is {word} the class token here, so that {verdict(word == LEVEL, word)}."
+                "It finds that they want different learning rates: here the best, and what is not told below it, is "
+                + " and ".join(f"{_listed(rates)} for the {kind}" for kind, rates in fitting.items())
+                + f", so that {held}."
             )
-        if all(len(points) == len(rates) for points in found.values()):
-            fitting = {name: level_with_best(points) for name, points in found.items()}
-            common = set.intersection(*map(set, fitting.values()))
-            if all(point.spread is not None for points in found.values() for point in points.values()):
-                said.append(
-                    "It finds that they want different learning rates: here the best, and what is level with it, is "
-                    + " and ".join(f"{_listed(rates)} for the {name}" for name, rates in fitting.items())
-                    + f", so that {verdict(not common)}."
-                )
         return said
 
     return Study(
@@ -259,6 +303,7 @@ def pooling(setting: Setting) -> Study:
         f"(The paper's Figure 9.) Each training sees {samples:,} images.",
         tuple(rows),
         lambda outcome, theme: lines(_lines(outcome, "pooling", "learning rate"), "learning rate", theme),
+        contrasts,
         conclude,
     )
 
@@ -294,31 +339,41 @@ def shape(setting: Setting) -> Study:
             for axis in changes
         }
 
-    def conclude(outcome: Outcome) -> list[str]:
-        said, gains = [], {}
+    def gains(outcome: Outcome) -> dict[str, Contrast]:
+        """By axis: the points gained for each doubling of the computation. The axes cost unequally much: four times as
+        deep is not four times as wide."""
+        found = {}
         for axis, points in series(outcome).items():
             if len(points) == len(changes[axis]):
                 (x0, first), (x1, last) = points[0], points[-1]
-                # The axes cost unequally much: four times as deep is not four times as wide.
-                doublings = math.log2(x1 / x0)
-                pairs = zip(first.values, last.values, strict=False)
-                gains[axis] = Point({}, tuple((after - before) / doublings for before, after in pairs))
-                said.append(
-                    f"{axis}: {percent(first)} at {x0:g} megaMACs, {percent(last)} at {x1:g}: "
-                    f"{100 * gains[axis].mean:+.1f} points for each doubling of the computation."
-                )
-        if len(gains) == len(changes):
-            most = level_with_best(gains)
-            least = level_with_best({axis: Point({}, tuple(-x for x in gain.values)) for axis, gain in gains.items()})
-            best, worst = (end(gains.values(), key=lambda gain: gain.mean) for end in (max, min))
-            word = compare(best, worst)
-            if word == LEVEL:
-                said.append("No axis brings more for its computation than the others, within the spread.")
-            elif word == ABOVE:
-                said.append(f"A doubling brings most by {' or '.join(most)}, least by {' or '.join(least)}.")
-            held = most == ["depth"] and least == ["width"]
+                weight = 1 / math.log2(x1 / x0)
+                found[axis] = Contrast(((weight, last), (-weight, first)))
+        return found
+
+    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
+        found = gains(outcome)
+        return {
+            f"{one} beside {other}, a doubling": found[one].minus(found[other])
+            for one, other in combinations(("depth", "patch size", "width"), 2)
+            if one in found and other in found
+        }
+
+    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+        said, found, ends = [], gains(outcome), series(outcome)
+        for axis, gain in found.items():
+            (x0, first), (x1, last) = ends[axis][0], ends[axis][-1]
             said.append(
-                f"The paper finds depth to bring the most and width the least: that {verdict(held, word)} here."
+                f"{axis}: {percent(first)} at {x0:g} megaMACs, {percent(last)} at {x1:g}: "
+                f"{100 * gain.difference:+.1f} points for each doubling of the computation."
+            )
+        if len(found) == len(changes):
+            told = {ABOVE: "told apart", BELOW: "told apart", ALIKE: "within a point", UNTOLD: "not told apart"}
+            listed = "; ".join(
+                f"{name.partition(',')[0]} {each.points}, {told[each.word]}" for name, each in compared.items()
+            )
+            said.append(
+                "The paper finds depth to bring the most and width the least: what a doubling brings differs by "
+                f"{listed}, so that {verdict(ABOVE, *(each.word for each in compared.values()))} here."
             )
         return said
 
@@ -328,6 +383,7 @@ def shape(setting: Setting) -> Study:
         f"Where is more computation best spent? (The paper's Figure 8.) Each training sees {samples:,} images.",
         tuple(rows),
         lambda outcome, theme: lines(series(outcome), "megaMACs an image", theme),
+        contrasts,
         conclude,
     )
 
@@ -348,14 +404,12 @@ def _lines(outcome: Outcome, name: str, across: str) -> dict[str, list[tuple[flo
     return {key: sorted(points, key=lambda pair: pair[0]) for key, points in series.items()}
 
 
-def _by(
-    outcome: Outcome, outer: str, values: list[int], inner: str, names: tuple[str, ...]
-) -> dict[int, dict[str, Point]]:
-    found: dict[int, dict[str, Point]] = {value: {} for value in values}
-    for point in outcome.points():
-        if point.factors[inner] in names:
-            found[int(point.factors[outer])][str(point.factors[inner])] = point
-    return found
+def _sizes(outcome: Outcome) -> list[int]:
+    return sorted({int(point.factors["training images"]) for point in outcome.points()})
+
+
+def _by_size(outcome: Outcome) -> dict[tuple[str, int], Point]:
+    return {(str(p.factors["model"]), int(p.factors["training images"])): p for p in outcome.points()}
 
 
 def _nearest(x: float, points: list[tuple[float, Point]]) -> Point:

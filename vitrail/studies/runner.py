@@ -10,12 +10,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from vitrail.checkpoints.files import read_json
-from vitrail.data.progress import progress
-from vitrail.drawing.page import cards, page, picture, section, text, write
+from vitrail.drawing.page import cards, page, picture, section, text
 from vitrail.drawing.page import table as html_table
 from vitrail.drawing.plots import both
 from vitrail.errors import UserError
+from vitrail.io.files import read_json, write_bytes
+from vitrail.io.progress import progress
 from vitrail.studies.study import (
     ERROR,
     RESULT,
@@ -24,6 +24,7 @@ from vitrail.studies.study import (
     Outcome,
     Row,
     Study,
+    comparison_table,
     conclusion,
     finished,
     folder_of,
@@ -209,7 +210,7 @@ def _measured(study: Study, outcome: Outcome) -> str:
 
 
 def write_table(outcome: Outcome, out: Path) -> None:
-    write(out / "results.csv", table(outcome).encode())
+    write_bytes(out / "results.csv", table(outcome).encode())
 
 
 def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
@@ -221,9 +222,10 @@ def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
         return
     sentences = conclusion(study, outcome)
     light, dark = both(lambda theme: study.draw(outcome, theme))
-    write(out / "plot.png", light)
-    write(out / "conclusion.txt", ("\n".join(sentences) + "\n").encode())
+    write_bytes(out / "plot.png", light)
+    write_bytes(out / "conclusion.txt", ("\n".join(sentences) + "\n").encode())
     heads, lines = summary(outcome)
+    compared = comparison_table(study, outcome)
     seconds = sum(each.seconds for each in outcome.results)
     body = [
         f"<p>{text(study.question)}</p>",
@@ -242,7 +244,8 @@ def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
             html_table(heads, lines),
             f"{_measured(study, outcome)} The spread is the standard deviation over the seeds.",
         ),
+        section("What was compared", html_table(*compared), "In percentage points.") if compared[1] else "",
         section("Failed", html_table(("row", "reason"), list(outcome.failed.items()))) if outcome.failed else "",
     ]
     style = "picture img { display: block; width: 100%; max-width: 760px; height: auto; margin: 0 auto 14px; }"
-    write(out / "report.html", page(study.title, "".join(body), style).encode())
+    write_bytes(out / "report.html", page(study.title, "".join(body), style).encode())

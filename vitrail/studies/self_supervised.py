@@ -6,9 +6,10 @@ from typing import Any
 from vitrail.config import TrainConfig
 from vitrail.errors import UserError
 from vitrail.recipes import recipe
+from vitrail.studies.comparison import ABOVE, BELOW, Contrast, Point, verdict
 from vitrail.studies.figures import lines
 from vitrail.studies.setting import Setting
-from vitrail.studies.study import ABOVE, BELOW, Outcome, Point, Row, Study, compare, percent, verdict
+from vitrail.studies.study import Comparisons, Outcome, Row, Study, percent
 
 BEGINNINGS = {
     "masked patches": "mnist5k-masked-patch",
@@ -34,40 +35,53 @@ def self_supervised(setting: Setting) -> Study:
             starts[name] = Row({"pre-training": name, "labels": "none"}, config, measured=False)
         rows += [row for row in starts.values() if row is not None]
         rows += [
-            Row(
-                {"pre-training": name, "labels": count}, _tuned(setting, seed, count, steps, start is None), start=start
-            )
+            Row({"pre-training": name, "labels": count}, _tuned(setting, seed, count, steps), start=start)
             for count in labels
             for name, start in starts.items()
         ]
     rows.sort(key=lambda row: (row.measured, str(row.factors["labels"]).zfill(9), row.name))
 
-    def conclude(outcome: Outcome) -> list[str]:
-        said = []
+    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
+        """Each beginning beside scratch at every number of labels, and masked patches beside labels at the fewest."""
+        counts = _counts(outcome)
+        chosen = [(name, SCRATCH, count) for count in counts for name in BEGINNINGS]
+        chosen += [("masked patches", "supervised", count) for count in counts[:1]]
+        return {
+            _name(one, other, count): Contrast.between(first, second)
+            for one, other, count in chosen
+            if (first := _point(outcome, one, count)) and (second := _point(outcome, other, count))
+        }
+
+    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+        said, counts = [], _counts(outcome)
         for name in BEGINNINGS:
             words = []
-            for count in labels:
+            for count in counts:
                 first, scratch = _point(outcome, name, count), _point(outcome, SCRATCH, count)
                 if first and scratch:
-                    word = compare(first, scratch)
-                    words.append(f"{percent(first)} against {percent(scratch)} with {count} labels ({word} scratch)")
+                    found = compared[_name(name, SCRATCH, count)]
+                    words.append(
+                        f"{percent(first)} against {percent(scratch)} with {count} labels ({found.word} scratch, "
+                        f"{found.points})"
+                    )
             if words:
                 said.append(f"{name}: " + "; ".join(words) + ".")
-        fewest = labels[0]
-        masked, scratch, full = (_point(outcome, each, fewest) for each in ("masked patches", SCRATCH, "supervised"))
-        if masked and scratch and full:
-            words = compare(masked, scratch), compare(masked, full)
+        fewest = counts[0]
+        above = compared.get(_name("masked patches", SCRATCH, fewest))
+        below = compared.get(_name("masked patches", "supervised", fewest))
+        if above and below:
+            reverse = {BELOW: ABOVE, ABOVE: BELOW}.get(below.word, below.word)
             said.append(
                 "The paper finds masked patches 2 points above training from scratch and 4 below pre-training with "
-                f"labels: with {fewest} labels they are {100 * (masked.mean - scratch.mean):+.1f} and "
-                f"{100 * (masked.mean - full.mean):+.1f} points here, so that order "
-                f"{verdict(words == (ABOVE, BELOW), *words)}."
+                f"labels: with {fewest} labels they are {above.word} scratch here, {above.points}, and {below.word} "
+                f"labels, {below.points}, so that order {verdict(ABOVE, above.word, reverse)}."
             )
         return said
 
     def draw(outcome: Outcome, theme: Any) -> bytes:
+        counts = _counts(outcome)
         series = {
-            name: [(float(count), point) for count in labels if (point := _point(outcome, name, count))]
+            name: [(float(count), point) for count in counts if (point := _point(outcome, name, count))]
             for name in (SCRATCH, *BEGINNINGS)
         }
         return lines({name: points for name, points in series.items() if points}, "labelled images", theme)
@@ -80,6 +94,7 @@ def self_supervised(setting: Setting) -> Study:
         "there is the same training alone.",
         tuple(rows),
         draw,
+        contrasts,
         conclude,
     )
 
@@ -96,12 +111,10 @@ def _fitted(config: TrainConfig, setting: Setting) -> TrainConfig:
     return config.with_(model=setting.model(), transform=setting.transform(), preprocessing=setting.preprocessing())
 
 
-def _tuned(setting: Setting, seed: int, labels: int, steps: int, scratch: bool) -> TrainConfig:
+def _tuned(setting: Setting, seed: int, labels: int, steps: int) -> TrainConfig:
+    """The training on a few labels, the same whatever it starts from."""
     config = _fitted(recipe("finetune-mnist5k"), setting)
-    # Slower early layers keep what was learned before; from scratch there is nothing to keep.
-    optimizer = replace(config.optimizer, layer_decay=1.0) if scratch else config.optimizer
     return config.with_(
-        optimizer=optimizer,
         data=setting.data(train_size=labels, split_seed=seed),
         schedule=replace(config.schedule, warmup_steps=steps // 10),
         epochs=None,
@@ -109,6 +122,14 @@ def _tuned(setting: Setting, seed: int, labels: int, steps: int, scratch: bool) 
         batch_size=min(config.batch_size, labels),
         seed=seed,
     )
+
+
+def _counts(outcome: Outcome) -> list[int]:
+    return sorted({int(point.factors["labels"]) for point in outcome.points()})
+
+
+def _name(one: str, other: str, labels: int) -> str:
+    return f"{one} beside {other}, {labels} labels"
 
 
 def _point(outcome: Outcome, name: str, labels: int) -> Point | None:

@@ -8,19 +8,21 @@ import csv
 import hashlib
 import io
 import json
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints.files import json_text, read_json, text_file, write_file
 from vitrail.config import TrainConfig
 from vitrail.drawing.plots import Theme
 from vitrail.errors import UserError
+from vitrail.io.files import json_text, read_json, text_file, write_file
+from vitrail.studies.comparison import ABOVE, ALIKE, BELOW, LEVEL, Comparison, Contrast, Factors, Point, compare
 
 ROWS, RESULT, ERROR, ROW = "rows", "result.json", "error.txt", "row.json"
-Factors = dict[str, str | int | float]
+MEASURES = ("seed", "top1", "loss", "n", "steps", "seconds", "parameters", "gmacs")
+"""The columns of results.csv after the factors: the fields of a Result."""
+Comparisons = dict[str, Comparison]
 
 
 @dataclass(frozen=True)
@@ -64,24 +66,6 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Point:
-    """The rows that differ in the seed alone."""
-
-    factors: Factors
-    values: tuple[float, ...]
-    """Accuracies by seed."""
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def spread(self) -> float | None:
-        """The standard deviation over the seeds; None of one seed, which says nothing of it."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
-
-
-@dataclass(frozen=True)
 class Study:
     name: str
     title: str
@@ -90,7 +74,9 @@ class Study:
     rows: tuple[Row, ...]
     draw: Callable[["Outcome", Theme], bytes]
     """The picture, as PNG."""
-    conclude: Callable[["Outcome"], list[str]]
+    contrasts: Callable[["Outcome"], dict[str, Contrast]]
+    """What it compares, by name: of all that its sentences may choose from, so that none is chosen for its luck."""
+    conclude: Callable[["Outcome", Comparisons], list[str]]
     """Sentences computed from the numbers, each of which could have come out otherwise."""
     fingerprint: str = ""
     """Of the samples, and of the model it starts from: what the rows' settings only name."""
@@ -108,43 +94,24 @@ class Outcome:
     results: tuple[Result, ...]
     failed: dict[str, str] = field(default_factory=dict)
     """Rows that ended in an error, and which."""
+    kept: tuple[Point, ...] = ()
+    """Points of which a table has the mean and the spread, no longer the results."""
 
     def points(self, **wanted: Any) -> list[Point]:
         """In the order of the rows; `wanted` keeps those whose factors are so."""
         gathered: dict[str, list[Result]] = {}
         for result in self.results:
-            if all(result.factors.get(name) == value for name, value in wanted.items()):
-                gathered.setdefault(json.dumps(result.factors), []).append(result)
-        return [Point(group[0].factors, tuple(each.top1 for each in group)) for group in gathered.values()]
+            gathered.setdefault(json.dumps(result.factors), []).append(result)
+        points = [Point.of(group[0].factors, [e.top1 for e in group], group[0].n) for group in gathered.values()]
+        return [
+            point
+            for point in [*self.kept, *points]
+            if all(point.factors.get(name) == value for name, value in wanted.items())
+        ]
 
     def point(self, **wanted: Any) -> Point | None:
         found = self.points(**wanted)
         return found[0] if found else None
-
-
-ABOVE, LEVEL, BELOW, UNTOLD = "above", "level with", "below", "not told apart from"
-
-
-def compare(one: Point, other: Point) -> str:
-    """above, below or level with: whether the difference of two means is larger than the spread of both. Where one of
-    them has a single seed, nobody knows."""
-    if one.spread is None or other.spread is None:
-        return UNTOLD
-    difference = one.mean - other.mean
-    if abs(difference) <= max(one.spread, other.spread):
-        return LEVEL
-    return ABOVE if difference > 0 else BELOW
-
-
-def verdict(held: bool, *words: str) -> str:
-    """Of a finding of the paper, by the comparisons it rests on."""
-    return "is open with one seed" if UNTOLD in words else "holds" if held else "does not hold"
-
-
-def level_with_best(points: dict[Any, Point]) -> list[Any]:
-    """The keys of the best point and of those that are not below it."""
-    best = max(points.values(), key=lambda point: point.mean)
-    return [key for key, point in points.items() if point is best or compare(point, best) != BELOW]
 
 
 def percent(point: Point) -> str:
@@ -152,13 +119,26 @@ def percent(point: Point) -> str:
 
 
 def conclusion(study: Study, outcome: Outcome) -> list[str]:
-    """What the study says of the results there are, and first what there is not."""
-    if not outcome.results:
+    """What the study says of the results there are: first what there is not, last how it was judged."""
+    points = outcome.points()
+    if not points:
         return []
     measured = sum(row.measured for row in study.rows)
     missing = measured - len(outcome.results)
-    lacking = [f"{missing} of {measured} results are missing: what follows rests on the others."] if missing else []
-    return lacking + study.conclude(outcome)
+    said = [f"{missing} of {measured} results are missing: what follows rests on the others."] if missing > 0 else []
+    found = compare(study.contrasts(outcome))
+    said += study.conclude(outcome, found)
+    if found and any(point.spread is None for point in points):
+        said.append("One seed says nothing of the chance of training: what has one is not told apart from anything.")
+    if any(each.half_width is not None for each in found.values()):
+        count = f"the {len(found)} comparisons together" if len(found) > 1 else "one comparison"
+        images = " or ".join(f"{n:,}" for n in sorted({point.n for point in points}))
+        said.append(
+            f"In square brackets is the interval of a difference; two are told apart where it leaves out 0. The "
+            f"level is {1 - LEVEL:.0%} for {count} (Holm's method), and the chance of the seeds and of the {images} "
+            "test images is in it."
+        )
+    return said
 
 
 def folder_of(row: Row, out: Path) -> Path:
@@ -190,14 +170,68 @@ def gather(rows: Iterable[Row], out: Path) -> Outcome:
 def table(outcome: Outcome) -> str:
     """CSV: a line a row, its factors first."""
     columns = list(dict.fromkeys(name for each in outcome.results for name in each.factors))
-    measures = ("seed", "top1", "loss", "n", "steps", "seconds", "parameters", "gmacs")
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*columns, *measures])
+    writer.writerow([*columns, *MEASURES])
     for each in outcome.results:
-        numbers = [getattr(each, name) for name in measures]
+        numbers = [getattr(each, name) for name in MEASURES]
         writer.writerow([*(each.factors.get(name, "") for name in columns), *numbers])
     return stream.getvalue()
+
+
+def read_table(path: Path) -> Outcome:
+    """A `results.csv`, a line a training; or a table of points, with the columns top1, spread, seeds and n."""
+    try:
+        lines = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a table of results ({error})") from None
+    by_seed = bool(lines) and "seed" in lines[0]
+    measures = MEASURES if by_seed else ("top1", "spread", "seeds", "n")
+    if not lines or not set(measures) <= set(lines[0]):
+        raise UserError(f"{path}: is no table of results; results.csv of a study has the columns {', '.join(MEASURES)}")
+    results, points = [], []
+    for number, line in enumerate(lines, 2):
+        factors = {name: _value(text) for name, text in line.items() if name not in measures and text}
+        try:
+            numbers: dict[str, Any] = {name: float(line[name] or 0) for name in measures}
+        except (TypeError, ValueError):
+            raise UserError(f"{path}, line {number}: has something else where a number should be") from None
+        if not (0 <= numbers["top1"] <= 1 and numbers["n"] >= 1):
+            raise UserError(f"{path}, line {number}: top1 must be a fraction of 1, and n at least 1")
+        if by_seed:
+            fields: dict[str, Any] = {name: _value(line[name]) for name in measures}
+            results.append(Result(factors, **fields))
+        else:
+            seeds = int(numbers["seeds"])
+            points.append(
+                Point(factors, numbers["top1"], numbers["spread"] if seeds > 1 else None, seeds, int(numbers["n"]))
+            )
+    return Outcome(tuple(results), kept=tuple(points))
+
+
+def _value(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def comparison_table(study: Study, outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """A table for people: what was compared, the differences in percentage points with their intervals, the words."""
+    found = compare(study.contrasts(outcome))
+    heads = ["compared", "difference", "interval", "told"]
+    lines = [
+        [
+            name,
+            f"{100 * each.difference:+.2f}",
+            "" if each.low is None or each.high is None else f"{100 * each.low:+.2f} to {100 * each.high:+.2f}",
+            each.word if each.word in (ABOVE, BELOW, ALIKE) else "no",
+        ]
+        for name, each in found.items()
+    ]
+    return heads, lines
 
 
 def summary(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
@@ -210,7 +244,7 @@ def summary(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
             *(_plain(each.factors.get(name, "")) for name in columns),
             f"{each.mean:.2%}",
             "" if each.spread is None else f"{each.spread:.2%}",
-            str(len(each.values)),
+            str(each.seeds),
         ]
         for each in points
     ]

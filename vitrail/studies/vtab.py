@@ -5,14 +5,15 @@ import statistics
 from dataclasses import replace
 from pathlib import PurePath
 
-from vitrail.checkpoints.digests import fingerprint
 from vitrail.checkpoints.load import locate
 from vitrail.data import Source, open_source
 from vitrail.drawing.plots import Theme
 from vitrail.errors import UserError
+from vitrail.io.checksums import fingerprint
 from vitrail.recipes import recipe
+from vitrail.studies.comparison import Point
 from vitrail.studies.figures import dots
-from vitrail.studies.study import Outcome, Point, Row, Study
+from vitrail.studies.study import Outcome, Row, Study
 from vitrail.train import finetuned_config
 
 GROUPS = {
@@ -80,6 +81,7 @@ def vtab(
     rows, prints = [], [fingerprint(locate(model))]
     for task in tasks:
         name, source = PurePath(task).name or task, open_source(task, val_fraction=0.0)
+        source.check_labelled()
         prints.append(source.fingerprint())
         share = _dev_share(task, source)
         data = replace(base.data, source=task, val_fraction=share, train_size=EXAMPLES - DEV, val_size=DEV)
@@ -94,7 +96,8 @@ def vtab(
         f"weights are kept that do best on {DEV} others, and measured on the task's own test split.",
         tuple(rows),
         _draw,
-        _conclude,
+        lambda outcome: {},  # tasks are not compared with each other
+        lambda outcome, compared: _conclude(outcome),
         fingerprint=" ".join(prints),
     )
 

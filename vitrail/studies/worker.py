@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from vitrail.checkpoints.files import read_json
 from vitrail.config import TrainConfig
 from vitrail.errors import UserError
+from vitrail.io.files import read_json
 from vitrail.models.cost import cost
 from vitrail.studies.study import ERROR, RESULT, ROW, write_json
 from vitrail.train import finetuned_config, fit

@@ -5,7 +5,7 @@ so any thread may draw.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -17,10 +17,22 @@ from vitrail.training.objectives.base import Illustration
 Record = dict[str, Any]
 
 
-def curve_panels(records: Sequence[Record], theme: Theme = LIGHT) -> dict[str, bytes]:
-    """Each panel alone, by its title: beside each other on a wide page, below each other on a phone."""
+Curves = Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]
+"""Title -> (what stands along the axis, the (kind of record, key) of each line)."""
+
+_WITHOUT_LABELS: Curves = {
+    "Accuracy of patches": ("right colours, %", (("train", "accuracy"), ("val", "accuracy"))),
+    "Neighbours": ("accuracy of 20 nearest, %", (("val", "knn_top1"),)),
+    "Entropy of the teacher": ("share of the most there can be", (("train", "entropy"), ("val", "entropy"))),
+    "Usage of the outputs": ("share of the most there can be", (("train", "usage"), ("val", "usage"))),
+}
+
+
+def curve_panels(records: Sequence[Record], theme: Theme = LIGHT, own: Curves = _WITHOUT_LABELS) -> dict[str, bytes]:
+    """Each panel alone, by its title: beside each other on a wide page, below each other on a phone. own: those of the
+    task; without a task, those of learning without labels."""
     pictures = {}
-    for title, draw in _panels(records).items():
+    for title, draw in _panels(records, own).items():
         figure = blank_figure(4.8, 3.5, theme)
         # Known margins: to have them computed takes longer than to draw the picture.
         draw(figure.add_axes((0.17, 0.145, 0.78, 0.665)), theme)
@@ -28,21 +40,14 @@ def curve_panels(records: Sequence[Record], theme: Theme = LIGHT) -> dict[str, b
     return pictures
 
 
-def _panels(records: Sequence[Record]) -> dict[str, Callable[[Any, Theme], None]]:
+def _panels(records: Sequence[Record], own: Curves) -> dict[str, Callable[[Any, Theme], None]]:
     """title -> what draws it, for those that have at least one value."""
-    content = {
-        "Loss": ("loss", [("train", "loss"), ("val", "loss")]),
-        "Accuracy": ("accuracy, %", [("train", "accuracy"), ("val", "top1")]),
-        "Accuracy of patches": ("right colours, %", [("train", "accuracy"), ("val", "accuracy")]),
-        "Neighbours": ("accuracy of 20 nearest, %", [("val", "knn_top1")]),
-        "Entropy of the teacher": ("share of the most there can be", [("train", "entropy"), ("val", "entropy")]),
-        "Usage of the outputs": ("share of the most there can be", [("train", "usage"), ("val", "usage")]),
-        "Learning rate": ("learning rate", [("train", "lr")]),
-        "Gradient norm": ("global norm before clipping", [("train", "gradient_norm")]),
+    content: Curves = {
+        "Loss": ("loss", (("train", "loss"), ("val", "loss"))),
+        **own,
+        "Learning rate": ("learning rate", (("train", "lr"),)),
+        "Gradient norm": ("global norm before clipping", (("train", "gradient_norm"),)),
     }
-    # Without labels, what is right or wrong is the colour of a patch.
-    patches = any("accuracy" in record for record in records if record.get("kind") == "val")
-    content.pop("Accuracy" if patches else "Accuracy of patches")
     per_step = epochs_per_step(records)
     panels = {}
     for title, (label, wanted) in content.items():
@@ -59,8 +64,8 @@ def _panel(
     def draw(axes: Any, theme: Theme) -> None:
         from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-        accuracy = title.startswith(("Accuracy", "Neighbours"))
-        factor = 100 if accuracy else 1
+        percent = label.endswith("%")
+        factor = 100 if percent else 1
         for kind, (steps, values) in lines.items():
             _line(axes, kind, steps, values * factor, theme, steady=title == "Learning rate")
         text = label
@@ -69,7 +74,7 @@ def _panel(
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_minor_formatter(NullFormatter())
             text += " (log scale)"
-        elif not accuracy:
+        elif not percent:
             axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         dress(axes, theme)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")

@@ -7,10 +7,12 @@ masks on the seed and the step. So nothing else is stored, and a run that was ki
 import gc
 import hashlib
 import math
+import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.config import ModelConfig, TrainConfig
+from vitrail.config import TrainConfig
 from vitrail.data.loader import Batch
 from vitrail.errors import UserError
-from vitrail.models.build import Model
 from vitrail.processes import Processes
 from vitrail.training import distributed, snapshots
 from vitrail.training.learner import Learner
-from vitrail.training.objectives.base import Moment, Objective
+from vitrail.training.objectives.base import Moment
 from vitrail.training.optimizer import Average, build, clip, set_learning_rate
 from vitrail.training.progress import Reporter
 from vitrail.training.schedule import learning_rate
@@ -36,8 +37,12 @@ Evaluate = Callable[[Learner], dict[str, Any]]
 them."""
 
 
+HANGUP: int | None = getattr(signal, "SIGHUP", None)
+"""The terminal was closed, or the connection to it lost; Windows has no such signal."""
+
+
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM: the step was finished and the state saved."""
+    """Ctrl-C, SIGTERM or SIGHUP: the step was finished and the state saved."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -50,9 +55,7 @@ class Trainer:
 
     config: TrainConfig
     run: Path
-    model: Model
-    model_config: ModelConfig
-    objective: Objective
+    learner: Learner
     total: int
     batches: Callable[[int], Iterator[Batch]]
     """From a position in the data, batches without end."""
@@ -68,12 +71,12 @@ class Trainer:
     together in, to be measured and kept."""
 
     def __post_init__(self) -> None:
-        self.learner = Learner(self.model, self.objective)
+        self.model, self.objective = self.learner.model, self.learner.objective
         self.objective.processes = self.processes
         model = torch.compile(self.model) if self.config.compile else self.model
         step = distributed.Step(model, self.objective)
         self.stepper: nn.Module | None = distributed.wrapped(step, self.config, self.processes)
-        self.optimizer = build(self.learner, self.model_config, self.config.optimizer)
+        self.optimizer = build(self.learner, self.model.config, self.config.optimizer)
         self.average = Average(self.learner, self.config.ema) if self.config.ema else None
         self.progress = Progress()
         self.began, self.earlier = time.monotonic(), 0.0
@@ -105,6 +108,8 @@ class Trainer:
         self.progress, tensors, notes = found
         self.earlier = self.progress.seconds
         snapshots.unpack(tensors, *state)
+        if self.progress.loss_scale:
+            self.scaler.load_state_dict(self.progress.loss_scale)
         last = self.progress.position - self.config.batch_size
         self._begin(max(self.progress.step - 1, 0), max(last, 0))  # the moment of the last step that was done
         if self.progress.threads != torch.get_num_threads():
@@ -132,19 +137,36 @@ class Trainer:
     def _fit(self, reporter: Reporter) -> None:
         batches = self.batches(self.progress.position)
         meter = Meter()
-        with interruptible() as interrupted:
-            while self.progress.step < self.total:
-                meter.add(self.step(batches))
+        with interruptible(speaks=self.processes.first) as interrupted:
+            while self.progress.step < self.total and not self.stopped_early:
+                numbers = self.step(batches)
+                meter.add(numbers)
                 done, stop = self.progress.step, self.processes.largest(interrupted[0] if interrupted else 0)
                 if done % self.config.log_every == 0 or done == self.total:
                     reporter.record(meter.record(done, self.progress.position / self.epoch_samples))
+                reporter.step(done, numbers)
                 if self.evaluate is not None and (done % self.evaluate_every == 0 or done == self.total):
                     self._evaluate(reporter)
                     meter.restart()
-                if done % self.snapshot_every == 0 or done == self.total or stop:
+                ended = done == self.total or self.stopped_early
+                if done % self.snapshot_every == 0 or ended or stop:
                     self.save()
-                if stop and done < self.total:
+                if stop and not ended:
                     raise Interrupted(stop)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether there were as many validations without a better one as the configuration has patience for."""
+        patience = self.config.patience
+        return bool(patience) and self.progress.step < self.total and self.progress.without_better >= patience
+
+    def why_it_stopped(self) -> str:
+        progress = self.progress
+        best = f"step {progress.best_step}" if progress.best_step else "what the run began with"
+        return (
+            f"stopped at step {progress.step} of {self.total}: {progress.without_better} evaluations in a row were no "
+            f"better than that of {best} (--patience {self.config.patience})"
+        )
 
     def step(self, batches: Iterator[Batch]) -> dict[str, Any]:
         """One optimizer step; returns its numbers."""
@@ -168,6 +190,7 @@ class Trainer:
         self.scaler.update()
         self.objective.after_update(self.model)
         self.progress.step, self.progress.position = step + 1, batch.position
+        self.progress.loss_scale = self.scaler.state_dict()
         if self.average is not None:
             self.average.update(self.learner, step + 1)
         return {
@@ -217,10 +240,15 @@ class Trainer:
         with self.finished() as learner:
             result = self.evaluate(learner)
             reporter.record({"step": self.progress.step, "kind": "val", **result})
-            score = self.objective.score(result)
-            if score is not None and (score > self.progress.best or not self.progress.best_step):
-                self.progress.best, self.progress.best_step = score, self.progress.step
+            score, best = self.objective.score(result), self.progress
+            if score is None:
+                return
+            if best.best is None or (score, -result["loss"]) > (best.best, -best.best_loss):
+                best.best, best.best_loss, best.best_step = score, result["loss"], best.step
+                best.without_better = 0
                 self.keep_best(learner, result)
+            else:
+                best.without_better += 1
 
     @contextmanager
     def finished(self) -> Iterator[Learner]:
@@ -301,17 +329,26 @@ def autocast(device: torch.device, precision: str) -> Any:
 
 
 @contextmanager
-def interruptible() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM fill the list in place of stopping at once; a second Ctrl-C does stop."""
+def interruptible(speaks: bool = True) -> Iterator[list[int]]:
+    """Ctrl-C, SIGTERM and SIGHUP fill the list in place of stopping at once, and are answered at once where this
+    process `speaks`; a second Ctrl-C does stop. Under nohup SIGHUP stays ignored. An ignored SIGINT does not: shells
+    start whatever goes on in the background so, and who sends the signal there means it."""
     received: list[int] = []
 
     def remember(number: int, _frame: object) -> None:
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
         received.append(number)
+        if speaks:
+            _answer(number)
+        if number == HANGUP:
+            _without_terminal()
 
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if HANGUP is not None and signal.getsignal(HANGUP) is not signal.SIG_IGN:
+        numbers.append(HANGUP)
     try:
-        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, remember) for number in numbers}
     except ValueError:  # not in the main thread: whoever runs us there handles signals
         yield received
         return
@@ -320,3 +357,21 @@ def interruptible() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _answer(number: int) -> None:
+    """Say that the signal was heard. Written past Python's stream and the bar, which it may have interrupted while
+    they were writing; the bar draws itself anew below."""
+    again = "; Ctrl-C again stops without" if number == signal.SIGINT else ""
+    text = f"{signal.Signals(number).name}: finishing the step, then saving{again} ..."
+    with suppress(OSError):
+        os.write(2, f"\r\x1b[K{text}\r\n".encode() if os.isatty(2) else f"{text}\n".encode())
+
+
+def _without_terminal() -> None:
+    """The terminal that hung up takes no more output; what is still said must not stop the run from being saved."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):  # isatty says no of a terminal that is gone
+            os.dup2(nowhere, stream)
+    os.close(nowhere)

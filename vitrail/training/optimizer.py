@@ -14,10 +14,13 @@ from vitrail.training.learner import PREFIX, Learner
 TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
 
 
-def decays(name: str, parameter: Tensor) -> bool:
-    """Weight decay is for matrices and kernels: not for biases, norms, LayerScale, tokens and positions."""
-    special = name.removeprefix(PREFIX).startswith(("pos_embed", *TOKENS)) or name.endswith("relative.table")
-    return parameter.ndim > 1 and not special
+def decays(name: str, parameter: Tensor, config: ModelConfig) -> bool:
+    """Tells whether weight decay is for a parameter: matrices and kernels, not biases, norms, LayerScale, tokens; nor
+    positions, unless their kind says so."""
+    kind = config.position_kind
+    if name in kind.tensors(config):
+        return kind.decays
+    return parameter.ndim > 1 and not name.removeprefix(PREFIX).startswith(TOKENS)
 
 
 def layer_of(name: str, config: ModelConfig) -> int:
@@ -27,7 +30,7 @@ def layer_of(name: str, config: ModelConfig) -> int:
     if config.family == "resnet":
         stage = re.match(r"stages\.(\d+)\.", name)
         return 1 + int(stage[1]) if stage else 0 if name.startswith("stem.") else 1 + len(config.stages or ())
-    embedding = name.startswith(("patch_embed", "pos_embed", *TOKENS))
+    embedding = name.startswith(("patch_embed", *TOKENS)) or name in config.position_kind.tensors(config)
     return 0 if embedding else config.depth + 1
 
 
@@ -38,7 +41,7 @@ def build(learner: nn.Module | Learner, config: ModelConfig, settings: Optimizer
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in learner.named_parameters():
         if parameter.requires_grad:
-            decay = settings.weight_decay if decays(name, parameter) else 0.0
+            decay = settings.weight_decay if decays(name, parameter, config) else 0.0
             scale = settings.layer_decay ** (last - layer_of(name, config))
             groups.setdefault((decay, scale), []).append(parameter)
     described = [

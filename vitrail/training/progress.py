@@ -6,31 +6,40 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from vitrail.io.files import replacing
+from vitrail.io.progress import duration
+from vitrail.tasks.base import Meter
+
 METRICS = "metrics.jsonl"
+_ALWAYS = ("step", "kind", "epoch", "loss", "lr", "gradient_norm", "images_per_second", "waiting")
+"""In every record of training; what else there is, the objective measures."""
+_SHARES = ("accuracy", "entropy", "usage")
 
 
 class Reporter:
     """Receives records (dicts with step and kind) and shows them. Use it as a context manager."""
 
-    def __init__(self, run: Path, total: int, start: int, batch_size: int, tensorboard: bool = False):
-        self.total, self.start, self.batch_size = total, start, batch_size
+    def __init__(self, run: Path, total: int, start: int, meter: type[Meter] | None = None, tensorboard: bool = False):
+        """Opens the run's metrics. meter: of the task whose validations are recorded; None without labels."""
+        self.total, self.start, self.meter = total, start, meter
         self.run = run
         self.file = (run / METRICS).open("a", encoding="utf-8")
         self.records = read_metrics(run)
         self._bar = self._task = None
         self._last_line = 0.0
-        self._validation = ""
+        self._first: tuple[int, float] | None = None
+        self._text = self._validation = ""
         self._board = _tensorboard(run) if tensorboard else None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()]
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+            self._bar = Progress(*columns, TextColumn("{task.fields[left]}"), console=Console(stderr=True))
             self._bar.start()
-            self._task = self._bar.add_task("training", total=self.total, completed=self.start)
+            self._task = self._bar.add_task("training", total=self.total, completed=self.start, left="")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,7 +58,7 @@ class Reporter:
                 if isinstance(value, (int, float)) and name != "step":
                     self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
         if record["kind"] == "val":
-            said = validation(record)
+            said = self._validated(record)
             self._validation = f"  val {said}"
             self.say(f"step {record['step']}: validation {said} of {record['n']}")
         elif record["kind"] == "train":
@@ -62,15 +71,43 @@ class Reporter:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def _show(self, record: dict[str, Any]) -> None:
-        shown = "".join(f"  {name} {record[name]:.2%}" for name in ("accuracy", "entropy", "usage") if name in record)
-        text = f"loss {record['loss']:.4f}{shown}  {record['images_per_second']:.0f} images/s{self._validation}"
+    def step(self, done: int, numbers: dict[str, Any]) -> None:
+        """A step was done: the bar moves, whether or not there is a record of it."""
+        if not self._text:
+            speed = numbers["count"] / max(numbers["seconds"], 1e-9)
+            self._text = f"loss {numbers['loss']:.4f}  {speed:.0f} images/s"
+        left, text = self._left(done), f"{self._text}{self._validation}"
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=record["step"], description=text)
-        elif time.monotonic() - self._last_line > 5 or record["step"] == self.total:
+            self._bar.update(self._task, completed=done, description=text, left=left)
+        elif time.monotonic() - self._last_line > 5 or done == self.total:
             self._last_line = time.monotonic()
-            left = (self.total - record["step"]) * self.batch_size / max(record["images_per_second"], 1e-9)
-            print(f"step {record['step']}/{self.total}  {text}  {left:.0f} s left", file=sys.stderr, flush=True)
+            print(f"step {done}/{self.total}  {text}  {left}".rstrip(), file=sys.stderr, flush=True)
+
+    def _show(self, record: dict[str, Any]) -> None:
+        others = {name: value for name, value in record.items() if name not in _ALWAYS}
+        shown = "".join(f"  {name} {value:{'.2%' if name in _SHARES else '.4g'}}" for name, value in others.items())
+        self._text = f"loss {record['loss']:.4f}{shown}  {record['images_per_second']:.0f} images/s"
+
+    def _validated(self, record: dict[str, Any]) -> str:
+        """A validation in few words: as the task says it, or without labels the loss and how good neighbours are."""
+        if self.meter is not None:
+            return self.meter.words(record)
+        neighbours = f", kNN {record['knn_top1']:.2%}" if "knn_top1" in record else ""
+        return f"loss {record['loss']:.4f}{neighbours}"
+
+    def _left(self, done: int) -> str:
+        """How long the rest will take at the pace so far, validation included. The first step, which prepares much
+        that the others find ready, does not count."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = done, now
+        first, began = self._first
+        return f"{duration((self.total - done) * (now - began) / (done - first))} left" if done >= first + 2 else ""
+
+
+def say(text: str) -> None:
+    """A line for the person, where there is no bar yet."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class Silent(Reporter):
@@ -91,13 +128,8 @@ class Silent(Reporter):
     def say(self, text: str) -> None:
         pass
 
-
-def validation(record: dict[str, Any]) -> str:
-    """A validation in few words: the accuracy, or without labels the loss and how good neighbours are."""
-    if "top1" in record:
-        return f"{record['top1']:.2%}"
-    neighbours = f", kNN {record['knn_top1']:.2%}" if "knn_top1" in record else ""
-    return f"loss {record['loss']:.4f}{neighbours}"
+    def step(self, done: int, numbers: dict[str, Any]) -> None:
+        pass
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -115,9 +147,8 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def forget_after(run: Path, step: int) -> None:
     """Drop the records of steps that a resumed run will do again."""
     kept = [record for record in read_metrics(run) if record["step"] <= step]
-    temporary = run / f".{METRICS}"
-    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-    temporary.replace(run / METRICS)
+    with replacing(run / METRICS) as temporary:
+        temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
 
 def _tensorboard(run: Path) -> Any:

@@ -8,91 +8,78 @@ import os
 import platform
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.drawing import outcomes
-from vitrail.drawing.outcomes import (
-    STYLE,
-    SamplePrediction,
-    classes_section,
-    confusion_section,
-    interval,
-    mistakes_section,
-    percent,
-    predictions,
-    samples_section,
-)
-from vitrail.drawing.page import cards, page, picture, section, table, text, write
+from vitrail.drawing.page import cards, page, picture, section, table, text
 from vitrail.drawing.plots import both, tiled
+from vitrail.drawing.results import STYLE, percent
+from vitrail.io.files import write_bytes
+from vitrail.tasks.base import Headline, Page
 from vitrail.training.figures import curve_panels, illustration, series
 from vitrail.training.objectives.base import Illustration
 from vitrail.version import __version__
 
 REPORT = "report.html"
+_ILLUSTRATIONS = ("reconstruction.png", "attention.png")
+"""What objectives without labels leave."""
 _PACKAGES = ("torch", "numpy", "pillow", "matplotlib")
 
 
-def write_report(
-    run: Path,
-    *,
-    title: str,
-    config: dict[str, Any],
-    records: list[dict[str, Any]],
-    final: dict[str, Any],
-    confusion: np.ndarray | None,
-    classes: Sequence[str],
-    samples: Sequence[SamplePrediction],
-    notes: Sequence[str],
-    shown: Illustration | None = None,
-) -> Path:
-    """Write the pictures and the page into the run folder; returns the page.
+@dataclass(frozen=True)
+class Told:
+    """What a report tells of a run."""
 
-    records: the lines of metrics.jsonl. final: what the evaluator gave, with the `split` it was given on.
-    confusion: counts [true, predicted] in the order of `classes`. samples: the first 32 are shown as they are;
-    the most confident mistakes are looked for among all. shown: what an objective without labels has learned.
-    Whatever is missing is left out, and said where it matters.
-    """
-    assert confusion is None or confusion.shape == (len(classes), len(classes))
-    if confusion is not None and not confusion.sum():
-        confusion = None
-    panels = both(lambda theme: curve_panels(records, theme))
-    heat = None if confusion is None else both(lambda theme: outcomes.confusion(confusion, classes, theme))
-    write(run / "curves.png", tiled(list(panels[0].values())) if panels[0] else None)
-    write(run / "confusion.png", heat[0] if heat else None)
-    write(run / "predictions.png", predictions(samples) if samples else None)
+    title: str
+    config: dict[str, Any]
+    records: list[dict[str, Any]]
+    """The lines of metrics.jsonl."""
+    final: dict[str, Any]
+    """What was measured at the end, with the `split` it was measured on; empty where the run did not end."""
+    page: Page | None = None
+    """What the task shows of it; None of a run without labels."""
+    notes: Sequence[str] = ()
+    shown: Illustration | None = None
+    """What an objective without labels has learned."""
+
+
+def write_report(run: Path, told: Told) -> Path:
+    """Write the pictures and the page into the run folder; returns the page. Whatever is missing is left out, and said
+    where it matters."""
+    own = {} if told.page is None else {"own": told.page.curves}
+    panels = both(lambda theme: curve_panels(told.records, theme, **own))
+    write_bytes(run / "curves.png", tiled(list(panels[0].values())) if panels[0] else None)
+    pictures = {} if told.page is None else told.page.pictures(brief=True)
+    shown = told.shown
     drawn = None if shown is None else both(lambda theme: illustration(shown, theme))
-    for name in ("reconstruction", "attention"):
-        write(run / f"{name}.png", drawn[0] if drawn and shown and shown.name == name else None)
+    if drawn and shown:
+        pictures[f"{shown.name}.png"] = drawn[0]
+    files = () if told.page is None else told.page.files
+    for name in {*files, *_ILLUSTRATIONS, *pictures}:
+        write_bytes(run / name, pictures.get(name))
     body = [
-        _headline(records, final, len(classes)),
-        _next(run, config, headless=final.get("top1") is None and final.get("loss") is not None),
-        section("Notes", "".join(f"<p>{text(note)}</p>" for note in notes)),
+        _headline(told),
+        _next(run, told),
+        section("Notes", "".join(f"<p>{text(note)}</p>" for note in told.notes)),
         _illustration(shown, drawn),
         _curves(*panels),
-        confusion_section(confusion, classes, heat),
-        classes_section(final, confusion, classes),
-        samples_section(samples),
-        mistakes_section(samples),
-        _configuration(config),
+        *([] if told.page is None else told.page.training()),
+        _configuration(told.config),
         _versions(),
     ]
-    write(run / REPORT, page(title, "".join(body), STYLE).encode())
+    write_bytes(run / REPORT, page(told.title, "".join(body), STYLE).encode())
     return run / REPORT
 
 
-def _headline(records: list[dict[str, Any]], final: dict[str, Any], num_classes: int) -> str:
-    n, skipped = final.get("n"), final.get("skipped")
-    split = final.get("split", "")
-    values: list[tuple[str, str, str]] = []
-    if final.get("top1") is not None:
-        over = f" of {n:,} {split} samples" if n is not None else f" of the {split} samples" if split else ""
-        values.append((percent(final["top1"]), f"{over} right (top-1)".strip(), ""))
-    if final.get("top5") is not None and num_classes > 5:
-        values.append((percent(final["top5"]), "right among the first five (top-5)", ""))
+def _headline(told: Told) -> str:
+    records, final = told.records, told.final
+    n, skipped, split = final.get("n"), final.get("skipped"), final.get("split", "")
+    shown = told.page.headline(final, brief=True) if told.page is not None and final else Headline([], [])
+    values, lines = [*shown.cards], [*shown.lines]
     if final.get("loss") is not None:
         values.append((f"{final['loss']:.4g}", f"{split} loss".strip(), ""))
     if final.get("knn_top1") is not None:
@@ -105,27 +92,26 @@ def _headline(records: list[dict[str, Any]], final: dict[str, Any], num_classes:
     speeds = series(records, "train", "images_per_second")[1]
     if len(speeds):
         values.append((f"{np.median(speeds):,.0f}", "images a second in training (median)", ""))
-    lines = []
-    if final.get("top1") is not None and n:
-        low, high = interval(final["top1"], n)
-        lines.append(f"95 % interval of the accuracy, from {n:,} samples: {percent(low)} to {percent(high)} (Wilson).")
-    if final.get("top1") is None and final.get("loss") is None:
+    if not final:
         lines.append("There is no final result: the run was not evaluated to its end.")
     if final.get("knn_top1") is not None:
         lines.append("No label was used in training; neighbours are looked up among the training samples by cosine.")
-    lines += _best(records)
+    lines += _best(told)
     return (cards(values) if values else "") + f'<p class="soft" style="margin-top:12px">{text(" ".join(lines))}</p>'
 
 
-def _best(records: list[dict[str, Any]]) -> Iterator[str]:
-    """By each measure: of accuracies the highest, of a loss without any the lowest."""
-    for name, what in (("top1", ""), ("knn_top1", " by neighbours")):
-        where, values = series(records, "val", name)
-        if len(values):
-            best = int(values.argmax())
-            yield f"Best on validation{what}: {percent(values[best])} at step {where[best]:,.0f}."
-    where, values = series(records, "val", "loss")
-    if len(values) and not len(series(records, "val", "top1")[0]):
+def _best(told: Told) -> Iterator[str]:
+    """By the task's own measure; without labels by neighbours and the lowest loss."""
+    validations = [record for record in told.records if record.get("kind") == "val"]
+    if told.page is not None:
+        yield from told.page.best(validations)
+        return
+    where, values = series(told.records, "val", "knn_top1")
+    if len(values):
+        best = int(values.argmax())
+        yield f"Best on validation by neighbours: {percent(values[best])} at step {where[best]:,.0f}."
+    where, values = series(told.records, "val", "loss")
+    if len(values):
         best = int(values.argmin())
         yield f"Lowest validation loss: {values[best]:.4g} at step {where[best]:,.0f}."
 
@@ -137,10 +123,13 @@ def _illustration(shown: Illustration | None, drawn: tuple[bytes, bytes] | None)
     return section(shown.title, inner, shown.about)
 
 
-def _next(run: Path, config: dict[str, Any], headless: bool) -> str:
+def _next(run: Path, told: Told) -> str:
     folder = shlex.quote(str(run))
-    data = config.get("data")
+    data = told.config.get("data")
     source = data.get("source") if isinstance(data, dict) else None
+    headless = told.page is None and bool(told.final)
+    if headless and told.final.get("knn_top1") is None:
+        source = None  # no labels: it cannot be fine-tuned on
     verb = "finetune" if headless else "evaluate"  # without classes there is nothing to evaluate yet
     lines = [f"vitrail {verb} {folder} --data {shlex.quote(str(source))}"] if source else []
     lines.append(f"vitrail finetune {folder} --data FOLDER_OF_PHOTOS")

@@ -18,13 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from vitrail.checkpoints.digests import digest
-from vitrail.checkpoints.files import sync
 from vitrail.errors import UserError
+from vitrail.io.checksums import SUMS, sum_line
+from vitrail.io.files import sync
 from vitrail.training.learner import Learner
 from vitrail.training.optimizer import Average
 
-TENSORS, COUNTERS, SUMS = "state.safetensors", "state.json", "SHA256SUMS"
+TENSORS, COUNTERS = "state.safetensors", "state.json"
 KEPT = 2
 
 
@@ -36,9 +36,16 @@ class Progress:
     """Optimizer steps done."""
     position: int = 0
     """Samples consumed."""
-    best: float = -1.0
-    """The objective's score of the best validation so far, and its step; step 0: there was none."""
+    best: float | None = None
+    """The objective's score of the best validation so far; None: there was none."""
+    best_loss: float = 0.0
+    """Its loss: of equal scores the lower one is better."""
     best_step: int = 0
+    """Its step; 0: the weights that the run began with."""
+    without_better: int = 0
+    """Validations in a row, up to the last one, that were no better than the best before them."""
+    loss_scale: dict[str, Any] = field(default_factory=dict)
+    """The state of the loss scaler under fp16; it follows what overflowed."""
     seconds: float = field(default=0.0, compare=False)
     """Of work, that of the processes before this one included."""
     threads: int = field(default_factory=torch.get_num_threads)
@@ -81,7 +88,7 @@ def clear(folder: Path, temporary: Path) -> None:
 def finish(temporary: Path, final: Path, progress: Progress) -> None:
     """The tensors are there: add the counters and checksums, put all on disk, give it its name, let the oldest go."""
     (temporary / COUNTERS).write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    (temporary / SUMS).write_bytes(b"".join(map(_sum_line, _parts(temporary))))
+    (temporary / SUMS).write_bytes(_sums(_parts(temporary)))
     for path in (*temporary.iterdir(), temporary):
         sync(path)
     if final.exists():  # the same step, written again after a resume
@@ -199,9 +206,9 @@ def _verify(snapshot: Path) -> None:
         raise ValueError("its files are not all there")
     said = (snapshot / SUMS).read_bytes()
     for part in parts:
-        if _sum_line(part) not in said:
+        if _sums([part]) not in said:
             raise ValueError(f"{part.name} does not match its SHA-256")
-    if said != b"".join(map(_sum_line, parts)):
+    if said != _sums(parts):
         raise ValueError(f"{SUMS} lists other files")
 
 
@@ -209,5 +216,5 @@ def _parts(snapshot: Path) -> list[Path]:
     return sorted(path for path in snapshot.iterdir() if path.name != SUMS)
 
 
-def _sum_line(part: Path) -> bytes:
-    return f"{digest(part)}  {part.name}\n".encode()
+def _sums(parts: list[Path]) -> bytes:
+    return "".join(map(sum_line, parts)).encode()

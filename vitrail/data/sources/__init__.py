@@ -7,31 +7,56 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.config import DataConfig
+from vitrail.data.decode import EXTENSIONS
 from vitrail.data.sources.base import UNLABELLED, Sample, Source, Split, SplitRule
 from vitrail.data.sources.classes import match_classes
-from vitrail.data.sources.folder import files_split
+from vitrail.data.sources.folder import files_split, open_images
 from vitrail.data.sources.listing import expand_braces
 from vitrail.data.sources.places import LocalPlace
 from vitrail.data.sources.splits import stratified_split
 from vitrail.data.sources.stored import is_url
 from vitrail.errors import UserError
+from vitrail.tasks import task as open_task
 
-__all__ = ["UNLABELLED", "Sample", "Source", "Split", "files_split", "match_classes", "open_data", "open_source"]
+__all__ = [
+    "UNLABELLED",
+    "Sample",
+    "Source",
+    "Split",
+    "files_split",
+    "match_classes",
+    "open_data",
+    "open_source",
+    "with_dev",
+]
 
 _EMBEDDED = ("digits", "mnist5k")
 _KINDS = (
-    "digits, mnist5k, a folder of class folders, .tar shards, .parquet, a folder of idx or CIFAR files, hf:owner/name, "
-    "or a URL of shards or .parquet"
+    "digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, a .csv or .parquet "
+    "table of image files, .tar shards, .parquet, COCO JSON or its folder, a folder of idx or CIFAR files, "
+    "hf:owner/name, or a URL of shards or .parquet"
 )
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.xz", ".tar.bz2", ".7z", ".rar")
 
 
 def open_source(
-    src: str | Path, *, split_seed: int = 0, val_fraction: float = 0.1, test_fraction: float = 0.1
+    src: str | Path,
+    *,
+    split_seed: int = 0,
+    val_fraction: float = 0.1,
+    test_fraction: float = 0.1,
+    task: str | None = None,
 ) -> Source:
-    """Recognise and open a source; splits that it does not have are cut by `split_seed`, stratified."""
-    rule = SplitRule(split_seed, val_fraction, test_fraction)
-    text = str(src)
+    """Recognise and open a source; splits that it does not have are cut by `split_seed`, stratified. task: what it is
+    taken to answer, where it could be more than one thing; a UserError where it cannot be that."""
+    source = _open(str(src), SplitRule(split_seed, val_fraction, test_fraction), task)
+    if task is not None and task != source.task:
+        open_task(task)
+        raise UserError(f"{source.name} is data for {source.task}, and cannot be taken for {task}: leave --task out")
+    return source
+
+
+def _open(text: str, rule: SplitRule, task: str | None) -> Source:
     if text in _EMBEDDED:
         from vitrail.data.sources.embedded import open_embedded
 
@@ -47,6 +72,8 @@ def open_source(
     path = Path(text).expanduser()
     if path.is_dir():
         return _open_folder(path, rule)
+    if path.is_file() and (table := _open_table(path, rule, task)) is not None:
+        return table
     if path.is_file():
         return _open_files(text, [path], path.parent, rule)
     if any(mark in text for mark in "*?[{"):
@@ -63,12 +90,26 @@ def open_data(config: DataConfig) -> Source:
         split_seed=config.split_seed,
         val_fraction=config.val_fraction,
         test_fraction=config.test_fraction,
+        task=config.task,
     )
     if config.train_size is not None:
         source = _with_fewer(source, "train", config.train_size, config.split_seed)
     if config.val_size == 0:
         return replace(source, splits={name: split for name, split in source.splits.items() if name != "val"})
     return source if config.val_size is None else _with_fewer(source, "val", config.val_size, config.split_seed)
+
+
+def with_dev(source: Source, fraction: float, seed: int) -> Source:
+    """The source with a split `dev`, cut from training, where its `val` is the last one and will be reported: what is
+    reported must not be chosen by."""
+    if "val" not in source.splits or "test" in source.splits or "train" not in source.splits or not fraction:
+        return source
+    whole = source.split("train")
+    parts = stratified_split(whole.ids, whole.strata, {"dev": fraction}, seed)
+    if not len(parts["dev"]):
+        return source
+    cut = {name: whole.subset(parts[name], name) for name in ("train", "dev")}
+    return replace(source, splits={**cut, "val": source.splits["val"]}, made_splits=(*source.made_splits, "dev"))
 
 
 def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
@@ -78,7 +119,7 @@ def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
         raise UserError(f"{source.name}: its split {part} has {len(split)} samples, fewer than data.{part}-size {size}")
     if size == len(split):
         return source
-    chosen = stratified_split(split.ids, split.labels, {"left out": 1 - size / len(split)}, seed)
+    chosen = stratified_split(split.ids, split.strata, {"left out": 1 - size / len(split)}, seed)
     kept = split.subset(chosen["train"])
     if len(kept) != size:
         raise UserError(
@@ -89,9 +130,12 @@ def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
 
 def _open_folder(path: Path, rule: SplitRule) -> Source:
     from vitrail.data.sources.cifar import cifar_folder, open_cifar
+    from vitrail.data.sources.coco import annotations, open_coco
     from vitrail.data.sources.folder import open_folder
     from vitrail.data.sources.idx import is_idx_folder, open_idx
 
+    if annotations(path):
+        return open_coco(path, rule)
     if cifar_folder(path):
         return open_cifar(path, rule)
     if is_idx_folder(path):
@@ -104,6 +148,16 @@ def _open_folder(path: Path, rule: SplitRule) -> Source:
     if _holds(path, ".parquet"):
         return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
     return open_folder(path, rule)
+
+
+def _open_table(path: Path, rule: SplitRule, task: str | None) -> Source | None:
+    """Opens one file that lists other files; None where it is none."""
+    from vitrail.data.sources.coco import open_coco
+    from vitrail.data.sources.table import is_table, open_table
+
+    if path.suffix.lower() == ".json":
+        return open_coco(path, rule)
+    return open_table(path, rule, task) if is_table(path) else None
 
 
 def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
@@ -132,10 +186,14 @@ def _open_sharded(name: str, place: LocalPlace, names: list[str], rule: SplitRul
 
 
 def _open_glob(pattern: Path, rule: SplitRule) -> Source:
-    files = sorted({Path(found) for each in expand_braces(str(pattern)) for found in glob.glob(each)})  # noqa: PTH207
+    files = sorted({Path(found) for each in expand_braces(str(pattern)) for found in glob.glob(each, recursive=True)})  # noqa: PTH207
+    files = [file for file in files if file.is_file() and not file.name.startswith(".")]
     if not files:
         raise UserError(f"no file matches {str(pattern)!r}")
     root = Path(os.path.commonpath([str(file.parent) for file in files]))
+    suffixes = {file.suffix.lower() for file in files}
+    if suffixes & EXTENSIONS and not suffixes & {".tar", ".parquet"}:
+        return open_images(str(pattern), files, root, rule)
     return _open_files(str(pattern), files, root, rule)
 
 

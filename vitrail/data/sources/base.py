@@ -5,20 +5,41 @@ Everything else (splitting, fingerprints, lookup) is here, once.
 """
 
 import hashlib
+import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from vitrail.data.sources.classes import check_classes
+from vitrail.data.sources.classes import namesake_notes
 from vitrail.data.sources.splits import stratified_split
 from vitrail.errors import UserError
+from vitrail.tasks import DEFAULT, task
+from vitrail.tasks.classification.target import UNLABELLED
 
-UNLABELLED = -1
+__all__ = [
+    "MAX_SAMPLE_BYTES",
+    "PRETRAINING",
+    "UNLABELLED",
+    "ArrayReader",
+    "Content",
+    "JoinedReader",
+    "Reader",
+    "Sample",
+    "ShardedReader",
+    "Source",
+    "Split",
+    "SplitRule",
+    "finish",
+]
+
 MAX_SAMPLE_BYTES = 1 << 30
 """No single encoded image is read beyond this size: a file of that size is not an image."""
+
+PRETRAINING = "mae-b16-in1k"
+"""The recipe that is named to people whose images have no labels."""
 
 Content = bytes | np.ndarray
 """What a sample holds: an encoded image, or pixels as uint8 [rows, columns, channels]."""
@@ -67,10 +88,11 @@ class ArrayReader:
 
 @dataclass(frozen=True)
 class Sample:
-    """One image with its label and stable id; `read` fetches the content."""
+    """One image with its target and stable id; `read` fetches the content."""
 
     id: str
-    label: int | None
+    target: np.ndarray | None
+    """None where there is none."""
     read: Callable[[], Content]
 
 
@@ -80,12 +102,13 @@ class Split:
 
     name: str
     ids: Sequence[str]
-    labels: np.ndarray  # [samples] int64, UNLABELLED where there is none
+    targets: np.ndarray  # [samples, ...], as the task has them
     reader: Reader = field(repr=False)
     rows: np.ndarray  # [samples] int64: where each sample is for the reader
+    task: str = DEFAULT
 
     def __post_init__(self) -> None:
-        assert len(self.ids) == len(self.labels) == len(self.rows)
+        assert len(self.ids) == len(self.targets) == len(self.rows)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,9 +116,24 @@ class Split:
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        label = int(self.labels[index])
         row = int(self.rows[index])
-        return Sample(self.ids[index], None if label == UNLABELLED else label, lambda: self.reader.read(row))
+        target = self.targets[index] if self.known[index] else None
+        return Sample(self.ids[index], target, lambda: self.reader.read(row))
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """bool [samples]: which of them have a target."""
+        return task(self.task).target.known(self.targets)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [samples]: the one class of each, -1 for none. A UserError where the task is another one."""
+        return task(self.task).target.labels(self.targets)
+
+    @property
+    def strata(self) -> np.ndarray:
+        """int64 [samples]: what a cut keeps in proportion."""
+        return task(self.task).target.strata(self.targets)
 
     def read(self, index: int) -> Content:
         return self.reader.read(int(self.rows[index]))
@@ -129,18 +167,29 @@ class Split:
         return Split(
             name or self.name,
             ids,
-            self.labels[chosen],
+            self.targets[chosen],
             self.reader,
             self.rows[chosen],
+            self.task,
         )
+
+    def without(self, ids: Sequence[str]) -> "Split":
+        """The samples that have none of these ids."""
+        left_out = set(ids)
+        return self.subset([index for index, name in enumerate(self.ids) if name not in left_out])
 
     @staticmethod
     def of(
         name: str, ids: Sequence[str], labels: Sequence[int] | np.ndarray, reader: Reader, start: int = 0
     ) -> "Split":
-        """A split whose samples are the reader's rows from `start` on."""
+        """A split of labelled samples, which are the reader's rows from `start` on."""
         rows = np.arange(start, start + len(ids), dtype=np.int64)
         return Split(name, ids, np.asarray(labels, dtype=np.int64), reader, rows)
+
+    @staticmethod
+    def unlabelled(name: str, ids: Sequence[str], reader: Reader) -> "Split":
+        """Makes a split of samples without targets, which are the reader's rows from the first on."""
+        return Split(name, ids, task(DEFAULT).target.unknown(len(ids)), reader, np.arange(len(ids), dtype=np.int64))
 
     @staticmethod
     def of_array(name: str, images: np.ndarray, labels: Sequence[int] | np.ndarray) -> "Split":
@@ -153,15 +202,22 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """Where samples come from: classes by name, and splits by name (train, val, test)."""
+    """Where samples come from: splits by name (train, val, test), all of one task."""
 
     name: str
     classes: tuple[str, ...]
+    """The names of what is answered, in order: classes, or whatever else the task has names for; none where no sample
+    has a target."""
     splits: dict[str, Split]
     made_splits: tuple[str, ...] = ()
     """Which splits are ours, cut by seed, rather than the data set's own."""
     notes: tuple[str, ...] = ()
     """What the person should know about how the source was read."""
+
+    @property
+    def task(self) -> str:
+        """What its targets answer."""
+        return next(iter(self.splits.values())).task
 
     def split(self, name: str) -> Split:
         """A split by name; `all` is every sample of every split, in order of id."""
@@ -171,33 +227,60 @@ class Source:
             raise UserError(f"{self.name} has no split {name!r}; there are {', '.join([*self.splits, 'all'])}")
         return self.splits[name]
 
+    def check_labelled(self, part: str | None = None) -> None:
+        """Refuses, with a UserError that says what can be done, data of which no sample has a target.
+
+        Args:
+            part: The split that has to have some; None: any of them.
+        """
+        if part is not None:
+            self.check_labelled()  # where no sample has one, it is not a matter of the split
+        splits = list(self.splits.values()) if part is None else [self.split(part)]
+        if any(split.known.any() for split in splits):
+            return
+        where, count = self.name if part is None else f"{self.name}, {part}", sum(map(len, splits))
+        raise UserError(
+            f"{where}: none of its {count:,} images has a label, which is needed here. Give class folders: the images "
+            "of each class in a folder of its own. Or pre-train on them without labels: "
+            f"vitrail train {PRETRAINING} --data {shlex.quote(self.name)}"
+        )
+
+    def with_classes(self, names: Sequence[str]) -> "Source":
+        """The same samples with the same classes, listed in another order."""
+        assert sorted(names) == sorted(self.classes)
+        number = {name: place for place, name in enumerate(names)}
+        places = np.array([number[name] for name in self.classes], dtype=np.int64)
+        moved = task(self.task).target.reordered
+        splits = {key: replace(split, targets=moved(split.targets, places)) for key, split in self.splits.items()}
+        return replace(self, classes=tuple(names), splits=splits)
+
     @cached_property
     def all(self) -> Split:
         parts = list(self.splits.values())
         ids = [name for part in parts for name in part.ids]
         order = sorted(range(len(ids)), key=ids.__getitem__)
-        labels = np.concatenate([part.labels for part in parts])[order]
+        targets = np.concatenate([part.targets for part in parts])[order]
         members = np.concatenate([np.full(len(part), number) for number, part in enumerate(parts)])[order]
         rows = np.concatenate([part.rows for part in parts])[order]
         readers = [part.reader for part in parts]
         ids = [ids[index] for index in order]
         if all(reader is readers[0] for reader in readers):
-            return Split("all", ids, labels, readers[0], rows)
-        return Split("all", ids, labels, JoinedReader(tuple(readers), members, rows), np.arange(len(ids)))
+            return Split("all", ids, targets, readers[0], rows, self.task)
+        reader = JoinedReader(tuple(readers), members, rows)
+        return Split("all", ids, targets, reader, np.arange(len(ids)), self.task)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the ids, class names and sizes of all samples, whatever their order or split."""
+        """SHA-256 over the ids, targets by name and sizes of all samples, whatever their order or split."""
         digest = hashlib.sha256()
         for line in sorted(self._lines()):
             digest.update(line)
         return digest.hexdigest()
 
     def _lines(self) -> list[bytes]:
-        lines = []
+        lines, text = [], task(self.task).target.text
         for split in self.splits.values():
             for index, name in enumerate(split.ids):
-                label = int(split.labels[index])
-                named = "" if label == UNLABELLED else self.classes[label]
+                named = text(split.targets[index], self.classes)
                 lines.append(f"{name}\0{named}\0{split.size(index)}\n".encode("utf-8", "surrogateescape"))
         return lines
 
@@ -231,25 +314,39 @@ def finish(
 ) -> Source:
     """A Source from the splits a format found; what is missing is cut from the rest, stratified and seeded.
 
-    `found` has either named splits, or a single one named "" for a data set that has none.
+    `found` has either named splits, or a single one named "" for a data set that has none. Where no sample has a target
+    the source has no classes either, whatever names the format lists.
     """
-    check_classes(name, classes)
     if not any(len(split) for split in found.values()):
         raise UserError(f"{name}: there are no images")
+    asked = next(iter(found.values())).task
+    known, count = sum(int(split.known.sum()) for split in found.values()), sum(map(len, found.values()))
+    if known:
+        task(asked).target.check_names(name, classes)
+    else:
+        classes = ()
+    notes = (*notes, *_label_notes(known, count), *namesake_notes(classes))
     # A data set that is all "train" has not set anything aside either.
     if set(found) in ({""}, {"train"}):
         (whole,) = found.values()
         parts = _cut(whole, {"test": rule.test_fraction, "val": rule.val_fraction}, rule.seed)
-        return Source(name, tuple(classes), parts, made_splits=tuple(parts), notes=tuple(notes))
+        return Source(name, tuple(classes), parts, made_splits=tuple(parts), notes=notes)
     splits = {key: found[key] for key in ("train", "val", "test") if key in found and len(found[key])}
     made: tuple[str, ...] = ()
     if "train" in splits and "val" not in splits and rule.val_fraction:
         parts = _cut(splits["train"], {"val": rule.val_fraction}, rule.seed)
         made = tuple(key for key in ("val",) if key in parts)
         splits = {**parts, **{key: split for key, split in splits.items() if key != "train"}}
-    return Source(name, tuple(classes), splits, made_splits=made, notes=tuple(notes))
+    return Source(name, tuple(classes), splits, made_splits=made, notes=notes)
+
+
+def _label_notes(known: int, count: int) -> list[str]:
+    """Says how many of the images have no label, if any."""
+    if known == count:
+        return []
+    return [f"{count - known:,} of {count:,} images have no label" if known else f"{count:,} images without labels"]
 
 
 def _cut(whole: Split, fractions: dict[str, float], seed: int) -> dict[str, Split]:
-    parts = stratified_split(whole.ids, whole.labels, fractions, seed)
+    parts = stratified_split(whole.ids, whole.strata, fractions, seed)
     return {key: whole.subset(parts[key], key) for key in ("train", "val", "test") if len(parts.get(key, ()))}

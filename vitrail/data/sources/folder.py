@@ -1,4 +1,4 @@
-"""A folder of class folders, with or without train, val and test above them."""
+"""A folder of class folders, or of images without classes; with or without train, val and test above them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data import heif as heif_pictures
 from vitrail.data.decode import EXTENSIONS, BadImage
-from vitrail.data.sources.base import MAX_SAMPLE_BYTES, UNLABELLED, Source, Split, SplitRule, finish
+from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Source, Split, SplitRule, finish
+from vitrail.data.sources.classes import namesakes
+from vitrail.data.sources.layout import refuse_marks, split_folders, top_of_classes
 from vitrail.data.sources.listing import visible_folders, walk
-from vitrail.data.sources.splits import SPLIT_NAMES
 from vitrail.errors import UserError
+from vitrail.tasks.base import sorted_classes
 
 
 @dataclass(frozen=True)
@@ -40,38 +43,101 @@ class FilesReader:
 def files_split(paths: Sequence[str | Path], name: str = "files") -> Split:
     """Any image files, without labels: what prediction reads. Their ids are the paths as given."""
     names = tuple(str(path) for path in paths)
-    return Split.of(name, names, np.full(len(names), UNLABELLED), FilesReader(Path(), names))
+    return Split.unlabelled(name, names, FilesReader(Path(), names))
 
 
 def open_folder(root: Path, rule: SplitRule) -> Source:
-    """Classes are the folder names, sorted; a sample's id is its path below the root."""
-    tops = visible_folders(root)
-    split_folders = {folder: SPLIT_NAMES.get(folder.name.lower()) for folder in tops}
-    names = [name for name in split_folders.values() if name]
-    if len(set(names)) < len(names):
-        raise UserError(f"{root} has several folders for the same split: {', '.join(folder.name for folder in tops)}")
-    if names and not all(split_folders.values()):
-        others = [folder.name for folder, name in split_folders.items() if not name]
-        raise UserError(f"{root} has split folders ({', '.join(names)}) and also {others[0]!r}: move it away")
+    """Classes are the folder names, in order; a sample's id is its path below the root. Images that lie directly in the
+    folder (or in its train, val and test) have no classes, unless there are class folders beside them: then those are
+    read, and a note says what is left out."""
     notes: list[str] = []
-    listings = {
-        name or "": _list_classes(root, folder, notes)
-        for folder, name in (split_folders.items() if names else [(root, None)])
-    }
-    classes = _agree(root, listings, notes)
+    top = top_of_classes(root, notes)
+    splits = {name: top_of_classes(folder, notes) for folder, name in split_folders(top, notes).items()}
+    places = splits or {"": top}
+    listings = {name: _list_classes(root, folder, notes) for name, folder in places.items()}
+    beside = {name: _files_in(root, folder)[0] for name, folder in places.items()}
+    if any(beside.values()) and not any(_is_of_classes(files) for files in listings.values()):
+        return _without_classes(root, places, listings, rule, notes)
+    classes = _agree(places, listings, notes)
+    loose = [path for paths in beside.values() for path in paths]
+    loose += [] if root in places.values() else _files_in(root, root)[0]
+    if loose:
+        notes.append(
+            f"left out: {len(loose):,} images beside the class folders, such as {loose[0]}; to take images without "
+            f"classes, give a pattern such as {str(root / '*')!r}"
+        )
+    numbers = {name: label for label, name in enumerate(classes)}
     found = {}
     for split, files in listings.items():
-        ids = [path for name in classes for path in files.get(name, ())]
-        labels = [label for label, name in enumerate(classes) for _ in files.get(name, ())]
+        ids = [path for name in sorted(files) for path in files[name]]
+        labels = [numbers[name] for name in sorted(files) for _ in files[name]]
         found[split] = Split.of(split, ids, np.array(labels, dtype=np.int64), FilesReader(root, tuple(ids)))
     return finish(str(root), classes, found, rule, notes)
+
+
+def open_images(name: str, files: Sequence[Path], root: Path, rule: SplitRule) -> Source:
+    """Opens image files, listed one by one, without classes; a sample's id is its path below the root."""
+    images, others = _sorted_out(files, root)
+    notes = [*_ignored_note(others), *_heif_note(images, root)]
+    return finish(name, (), {"": Split.unlabelled("", images, FilesReader(root, tuple(images)))}, rule, notes)
+
+
+def _files_in(root: Path, folder: Path) -> tuple[list[str], list[str]]:
+    """Lists the images that lie directly in a folder, and the other files, by their paths below the root."""
+    files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    return _sorted_out(files, root)
+
+
+def _sorted_out(files: Sequence[Path], root: Path) -> tuple[list[str], list[str]]:
+    """Gives files as paths below the root: those named like an image, and the others."""
+    paths: tuple[list[str], list[str]] = ([], [])
+    for file in files:
+        paths[file.suffix.lower() not in EXTENSIONS].append(file.relative_to(root).as_posix())
+    return paths
+
+
+def _is_of_classes(files: dict[str, list[str]]) -> bool:
+    """Whether there is more than one folder with images, so that they can be told apart."""
+    return sum(map(bool, files.values())) > 1
+
+
+def _without_classes(
+    root: Path, places: dict[str, Path], listings: dict[str, dict[str, list[str]]], rule: SplitRule, notes: list[str]
+) -> Source:
+    """A Source of the images of each split that lie beside no class folders; those of a single folder join them."""
+    found = {}
+    for split, files in listings.items():
+        for name, inside in files.items():
+            if inside:
+                notes.append(f"{name!r} is the only folder beside images without a class: its images are taken too")
+        images, others = _files_in(root, places[split])
+        notes += [*_ignored_note(others), *_heif_note(images, places[split])]
+        ids = [*images, *(path for inside in files.values() for path in inside)]
+        found[split] = Split.unlabelled(split, ids, FilesReader(root, tuple(ids)))
+    return finish(str(root), (), found, rule, notes)
+
+
+def _ignored_note(paths: Sequence[str]) -> list[str]:
+    """Says which files are no images, by their names."""
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return [f"ignored, not named like an image: {paths[0]}{more}"] if paths else []
+
+
+def _heif_note(images: Sequence[str], folder: Path) -> list[str]:
+    """Says how many of the images are in a format that nothing installed here can read."""
+    heif = sum(path.lower().endswith(heif_pictures.ENDINGS) for path in images)
+    if not heif or heif_pictures.readable():
+        return []
+    return [f"{heif:,} of {len(images):,} pictures in {folder} cannot be read yet: {heif_pictures.MISSING}"]
 
 
 def _list_classes(root: Path, folder: Path, notes: list[str]) -> dict[str, list[str]]:
     """The ids of the images in each class folder."""
     listing: dict[str, list[str]] = {}
     ignored: list[str] = []
-    for child in visible_folders(folder):
+    folders = visible_folders(folder)
+    refuse_marks(folder, folders)
+    for child in folders:
         listing[child.name] = []
         for file in walk(child):
             path = file.relative_to(root).as_posix()
@@ -79,23 +145,28 @@ def _list_classes(root: Path, folder: Path, notes: list[str]) -> dict[str, list[
                 listing[child.name].append(path)
             else:
                 ignored.append(path)
-    if ignored:
-        more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
-        notes.append(f"ignored, not named like an image: {ignored[0]}{more}")
+    notes += _ignored_note(ignored)
+    notes += _heif_note([path for paths in listing.values() for path in paths], folder)
     return listing
 
 
-def _agree(root: Path, listings: dict[str, dict[str, list[str]]], notes: list[str]) -> tuple[str, ...]:
+def _agree(places: dict[str, Path], listings: dict[str, dict[str, list[str]]], notes: list[str]) -> tuple[str, ...]:
     """One class list for all splits, or a UserError that names the odd one out."""
     leading = "train" if "train" in listings else next(iter(listings))
-    classes = tuple(sorted(listings[leading]))
+    classes = sorted_classes(listings[leading])
     if not classes:
-        raise UserError(f"{root / leading} has no class folders: put the images of each class into a folder of its own")
+        where = places[leading]
+        raise UserError(
+            f"{where} has no class folders, and no images: put the images of each class into a folder of its own, or "
+            "images without classes into this one"
+        )
     for split, files in listings.items():
-        where = root / split
+        where = places[split]
         for name in sorted(files):
             if name not in classes:
-                raise UserError(f"{where / name}: the class {name!r} is in {split} but not in {leading}")
+                near = namesakes(name, classes)
+                hint = f"; is it {near[0]!r}?" if near else ""
+                raise UserError(f"{where / name}: the class {name!r} is in {split} but not in {leading}{hint}")
             if not files[name]:
                 raise UserError(f"the class folder {where / name} holds no images: fill it or remove it")
         absent = [name for name in classes if name not in files]

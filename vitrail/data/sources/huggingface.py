@@ -74,8 +74,9 @@ def open_huggingface(name: str, rule: SplitRule) -> Source:
         if split is None or split in found:
             notes.append(f"the split {key!r} of {path} is not used")
             continue
-        image, label, names = _columns(name, dataset.features, datasets)
-        labels[split] = list(dataset[label])
+        image, label, listed = _columns(name, dataset.features, datasets)
+        names = listed or names
+        labels[split] = list(dataset[label]) if label is not None else [None] * len(dataset)
         column = dataset.select_columns([image]).cast_column(image, datasets.Image(decode=False))
         ids = [f"{key}/{row:06d}" for row in range(len(column))]
         found[split] = Split.of(split, ids, np.full(len(ids), UNLABELLED), HuggingFaceReader(column, image))
@@ -94,13 +95,15 @@ def open_huggingface(name: str, rule: SplitRule) -> Source:
     return finish(f"hf:{name}", classes, found, rule, notes)
 
 
-def _columns(name: str, features: Any, datasets: Any) -> tuple[str, str, list[str] | None]:
-    """The image column, the label column, and the names of the classes if the data set has them."""
+def _columns(name: str, features: Any, datasets: Any) -> tuple[str, str | None, list[str] | None]:
+    """The image column, the label column if there is one, and the names of the classes if the data set has them."""
     images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
     images.sort(key=lambda key: IMAGE_NAMES.index(key) if key in IMAGE_NAMES else len(IMAGE_NAMES))
     named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     named.sort(key=lambda key: LABEL_NAMES.index(key) if key in LABEL_NAMES else len(LABEL_NAMES))
     labels = named + [key for key in LABEL_NAMES if key in features]
-    if not images or not labels:
-        raise UserError(f"hf:{name} needs a column of images and one of labels; it has {', '.join(features)}")
+    if not images:
+        raise UserError(f"hf:{name} needs a column of images; it has {', '.join(features)}")
+    if not labels:
+        return images[0], None, None
     return images[0], labels[0], getattr(features[labels[0]], "names", None)

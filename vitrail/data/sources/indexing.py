@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.progress import progress
 from vitrail.data.sources.places import LocalPlace, Place, in_order
 from vitrail.data.sources.shard_index import INDEX, Index, Rows, Shard, joined, read_index, recognise, write_index
 from vitrail.data.sources.tar_scan import scan
 from vitrail.errors import UserError
+from vitrail.io.progress import progress
 
 State = tuple[int, str]
 

@@ -97,8 +97,9 @@ class _Told:
     """What a file tells before an image of it is read."""
 
     image_column: str
+    label_column: str | None
     class_names: tuple[str, ...] | None
-    labels: Any  # a pyarrow array
+    labels: Any  # a pyarrow array, of nulls where there is no column of labels
     groups: list[tuple[int, int]]  # of each row group: rows, bytes
 
 
@@ -117,7 +118,8 @@ def open_parquet(name: str, place: Place, names: list[str], rule: SplitRule) -> 
         ids = [f"{stem}/{row:06d}" for stem, count in stems.items() for row in range(count)]
         found[split] = Split.of(split, ids, labels[split], _reader(place, files, told))
     total = sum(weight for each in told.values() for _, weight in each.groups)
-    notes = []
+    bare = [place.where(str(file)) for file, each in told.items() if each.label_column is None]
+    notes = [f"{bare[0]} has no column of labels (one named {', '.join(LABEL_NAMES[:4])} ...)"] if bare else []
     if total > CACHE_BYTES:
         notes.append(
             f"{total >> 20} MB of parquet do not fit the {CACHE_BYTES >> 20} MB kept in memory: a shuffled order "
@@ -153,10 +155,12 @@ def _ask(place: Place, file: str) -> _Told:
             with place.stream(file) as stream, parquet.ParquetFile(stream) as opened:
                 image, label, names = _columns(where, opened.schema_arrow)
                 about = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
+                empty = pa.chunked_array([pa.nulls(opened.metadata.num_rows)])
                 told = _Told(
                     image,
+                    label,
                     names,
-                    opened.read(columns=[label]).column(0),
+                    empty if label is None else opened.read(columns=[label]).column(0),
                     [(group.num_rows, group.total_byte_size) for group in about],
                 )
             if sum(rows for rows, _ in told.groups) != len(told.labels):
@@ -200,10 +204,10 @@ def _labels(
     return classes, dict(zip(raw, np.split(numbers, cuts), strict=True))
 
 
-def _columns(path: str, schema: "pa.Schema") -> tuple[str, str, tuple[str, ...] | None]:
-    """The image column, the label column, and the class names if the file's metadata has them."""
+def _columns(path: str, schema: "pa.Schema") -> tuple[str, str | None, tuple[str, ...] | None]:
+    """The image column, the label column if there is one, and the class names if the file's metadata has them."""
     features = _features(schema)
-    binary = [each.name for each in schema if _holds_bytes(each.type)]
+    binary = [each.name for each in schema if holds_bytes(each.type)]
     images = [column for column, feature in features.items() if _kind(feature) == "Image" and column in binary]
     images += sorted(binary, key=_rank(IMAGE_NAMES))
     labels = [column for column, feature in features.items() if _kind(feature) == "ClassLabel"]
@@ -211,7 +215,7 @@ def _columns(path: str, schema: "pa.Schema") -> tuple[str, str, tuple[str, ...] 
     if not images:
         raise UserError(f"{path} has no column of images: its columns are {', '.join(schema.names)}")
     if not labels:
-        raise UserError(f"{path} has no column of labels (one named {', '.join(LABEL_NAMES[:4])} ...)")
+        return images[0], None, None
     listed = features.get(labels[0], {}).get("names")
     return images[0], labels[0], tuple(map(str, listed)) if isinstance(listed, list) else None
 
@@ -228,11 +232,12 @@ def _kind(feature: dict[str, Any]) -> Any:
     return feature.get("_type")
 
 
-def _holds_bytes(kind: "pa.DataType") -> bool:
+def holds_bytes(kind: "pa.DataType") -> bool:
+    """Tells whether a column of this type can hold pictures: bytes, or a struct with some."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        return any(part.name == "bytes" and _holds_bytes(part.type) for part in kind)
+        return any(part.name == "bytes" and holds_bytes(part.type) for part in kind)
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 

@@ -8,7 +8,6 @@ is checked: a wrong one can end in a UserError, or in samples that do not match 
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from vitrail.errors import UserError
+from vitrail.io.files import replacing
 
 INDEX = "index.parquet"
 FORMAT = 1
@@ -152,15 +152,8 @@ def write_index(path: Path, index: Index) -> None:
     }
     arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
     table = pa.table(arrays, schema=SCHEMA.with_metadata({_KEY: json.dumps(document).encode()}))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        with temporary.open("wb") as stream:
-            parquet.write_table(table, stream, compression="zstd", write_page_checksum=True)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        parquet.write_table(table, stream, compression="zstd", write_page_checksum=True)
 
 
 def recognise(path: Path) -> Literal["index", "other", "damaged"]:

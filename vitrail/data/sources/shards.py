@@ -20,8 +20,9 @@ from vitrail.data.sources.indexing import find_index
 from vitrail.data.sources.places import Place
 from vitrail.data.sources.shard_index import Index, Rows, sample_ids
 from vitrail.data.sources.splits import files_by_split
-from vitrail.data.sources.stored import Fetcher, Stored, digest_of
+from vitrail.data.sources.stored import Fetcher, Stored
 from vitrail.errors import UserError
+from vitrail.io.checksums import file_sha256
 
 _OPEN = 64
 """Shards kept open at a time: far below what a process may have, and a shard is quickly opened again."""
@@ -100,7 +101,7 @@ def open_shards(name: str, place: Place, names: list[str] | None, rule: SplitRul
     numbers = {shard.name: number for number, shard in enumerate(index.shards)}
     parts = {split: _part(index, [numbers[str(file)] for file in files]) for split, files in groups.items()}
     if not any(len(rows) for rows, _ in parts.values()):
-        raise UserError(f"{name}: no images with labels in {len(names)} tar file(s)")
+        raise UserError(f"{name}: no images in {len(names)} tar file(s)")
     classes, labels = _classes(name, [rows for rows, _ in parts.values()], place)
     found, start = {}, 0
     for split, (rows, members) in parts.items():
@@ -149,7 +150,7 @@ def damaged_shards(source: Source) -> list[dict[str, str]]:
                 continue
             checked.add(file.place)
             try:
-                if digest_of(file.local()) != file.sha256:
+                if file_sha256(file.local()) != file.sha256:
                     found[file.place] = "does not match its SHA-256 in the index"
             except (OSError, UserError) as error:
                 found[file.place] = f"cannot be read: {error}"

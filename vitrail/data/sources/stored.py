@@ -1,6 +1,5 @@
 """Files that samples lie in, here or elsewhere. What lies elsewhere is fetched whole, once, into the cache."""
 
-import hashlib
 import os
 import threading
 import time
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from vitrail.data.cache import cache_folder, cache_name, make_room, used
 from vitrail.errors import UserError
+from vitrail.io.checksums import file_sha256
 
 _PAUSES = (0.5, 2.0, 8.0)
 """Seconds to wait before a fetch is tried again; after the last it is given up."""
@@ -133,16 +133,11 @@ def _download(file: Stored, target: Path) -> None:
         size = partial.stat().st_size
         if file.bytes is not None and size != file.bytes:
             raise OSError(f"{size} bytes arrived where its index says {file.bytes}")
-        if file.sha256 is not None and digest_of(partial) != file.sha256:
+        if file.sha256 is not None and file_sha256(partial) != file.sha256:
             raise OSError("what arrived does not match its SHA-256 in the index")
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def digest_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _reason(error: Exception) -> str:

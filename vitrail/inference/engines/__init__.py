@@ -1,7 +1,8 @@
 """What executes a model: PyTorch, ONNX Runtime or OpenVINO behind one small interface.
 
-    engine.logits(images)      float32 [batch, channels, rows, columns] -> float32 [batch, num_classes]
-    engine.features(images)    the same -> float32 [batch, features_width]
+    engine.run(output, images)   float32 [batch, channels, rows, columns] -> float32 [batch, ...] of the output's name
+    engine.outputs(images)       what the task's answers are made of; of classes, logits [batch, num_classes]
+    engine.features(images)      float32 [batch, features_width]
 
 Several threads may call an engine at once; it was made for `workers` of them and shares the processors among them.
 """
@@ -20,6 +21,8 @@ from vitrail.launched import available_processors
 
 Name = Literal["torch", "onnxruntime", "openvino"]
 NAMES: tuple[Name, ...] = get_args(Name)
+FEATURES = "features"
+"""The output that is what the head is given, in every exported file."""
 TOKENS = 1024
 """Of a batch that a processor does best: with more, what a layer leaves is out of the caches when the next reads it."""
 
@@ -35,42 +38,60 @@ class Engine(Protocol):
         """How many pictures at a time it does best."""
         ...
 
-    def logits(self, images: np.ndarray) -> np.ndarray: ...
+    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+        """Computes an output by its name: FEATURES, or that of the task."""
+        ...
 
-    def features(self, images: np.ndarray) -> np.ndarray: ...
+    def outputs(self, images: np.ndarray) -> np.ndarray:
+        """Computes what the task's answers are made of."""
+        ...
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        """Computes what the head is given."""
+        ...
 
     def running(self) -> AbstractContextManager[None]:
         """Wrap what calls the engine from many threads: settings it needs meanwhile are put back afterwards."""
         ...
 
 
-class ExportedEngine(ABC):
-    """What engines of exported files share: outputs by name, and threads that need no settings."""
+class NamedOutputs(ABC):
+    """What engines share: the outputs that every model has, by name."""
 
     facts: Facts
-    outputs: frozenset[str]
+
+    @abstractmethod
+    def run(self, output: str, images: np.ndarray) -> np.ndarray: ...
+
+    def outputs(self, images: np.ndarray) -> np.ndarray:
+        require_head(self.facts)
+        return self.run(self.facts.output, images)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        return self.run(FEATURES, images)
+
+
+class ExportedEngine(NamedOutputs):
+    """What engines of exported files share: only the outputs the file has, and threads that need no settings."""
+
+    names: frozenset[str]
+    """Of the outputs in the file."""
 
     @property
     def batch_size(self) -> int:
         return batch_in_caches(self.facts)
 
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        require_head(self.facts)
-        return self._checked("logits", images)
+    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+        if output not in self.names:
+            raise UserError(f"the exported model has no output {output!r}; make it again with vitrail export")
+        return self.compute(output, images)
 
-    def features(self, images: np.ndarray) -> np.ndarray:
-        return self._checked("features", images)
+    @abstractmethod
+    def compute(self, output: str, images: np.ndarray) -> np.ndarray:
+        """Computes an output that the file has."""
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def _checked(self, output: str, images: np.ndarray) -> np.ndarray:
-        if output not in self.outputs:
-            raise UserError(f"the exported model has no output {output!r}; make it again with vitrail export")
-        return self.run(output, images)
-
-    @abstractmethod
-    def run(self, output: str, images: np.ndarray) -> np.ndarray: ...
 
 
 def processors() -> int:

@@ -9,11 +9,13 @@ from typing import Any, BinaryIO
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.models.card import Card
+from vitrail.tasks import DEFAULT, Meaning, task
 from vitrail.version import __version__
 
 KEY = "vitrail"
 """Under which the text stands in an ONNX file's metadata and in OpenVINO's rt_info."""
-FORMAT = 1
+FORMAT = 2
+"""The newest that is read; a model of classes is written in format 1, which has no task and no constants."""
 _LARGEST = 64 << 20
 
 
@@ -25,6 +27,7 @@ class Facts:
     preprocessing: Preprocessing
     label_names: tuple[str, ...] = ()
     label_descriptions: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     """What export did besides translating, such as int8 or merged tokens."""
@@ -34,7 +37,13 @@ class Facts:
         """Of a model in memory; one that never saw data gets pixels in [-1, 1], as a bundle does."""
         half = (0.5,) * config.channels
         preprocessing = card.preprocessing or Preprocessing(image_size=config.image_size, mean=half, std=half)
-        return cls(config, preprocessing, card.label_names, card.label_descriptions, card.provenance, changes)
+        names, words = card.label_names, card.label_descriptions
+        return cls(config, preprocessing, names, words, card.constants, card.provenance, changes)
+
+    @property
+    def output(self) -> str:
+        """The name of the output that answers are made of."""
+        return task(self.config.task).answer.output
 
     @property
     def features_width(self) -> int:
@@ -48,18 +57,23 @@ class Facts:
         return (len(self.preprocessing.mean), *self.preprocessing.rows_columns)
 
     def label(self, index: int) -> tuple[str, str]:
-        """A class's name and description; its number where it has no name."""
-        name = self.label_names[index] if self.label_names else str(index)
-        return name, self.label_descriptions.get(name, "")
+        """Gives an output's name and description; its number where it has no name."""
+        return self.meaning.named(index)
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the model's outputs mean."""
+        return Meaning(self.label_names, self.label_descriptions, self.constants)
 
     def to_text(self) -> str:
         document = {
-            "format": FORMAT,
+            "format": 1 if self.config.task == DEFAULT else FORMAT,
             "version": __version__,
             "model": self.config.to_json(),
             "preprocessing": self.preprocessing.to_json(),
             "label_names": list(self.label_names),
             "label_descriptions": self.label_descriptions,
+            **({"constants": self.constants} if self.constants else {}),
             "provenance": self.provenance,
             "changes": self.changes,
         }
@@ -74,18 +88,20 @@ class Facts:
             )
         try:
             document = json.loads(text)
-            if not isinstance(document, dict) or document.get("format") != FORMAT:
+            if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
                 raise UserError(f"{path}: its facts are of a format this version cannot read; upgrade vitrail")
             facts = cls(
                 ModelConfig.from_json(document["model"]),
                 Preprocessing.from_json(document["preprocessing"]),
                 tuple(map(str, document.get("label_names") or ())),
                 {str(name): str(words) for name, words in (document.get("label_descriptions") or {}).items()},
+                dict(document.get("constants") or {}),
                 dict(document.get("provenance") or {}),
                 dict(document.get("changes") or {}),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path}: the facts in it cannot be read: {error}") from error
+        task(facts.config.task)
         if facts.label_names and len(facts.label_names) != facts.config.num_classes:
             count = len(facts.label_names)
             raise UserError(f"{path}: names {count} classes, but its model has {facts.config.num_classes}")

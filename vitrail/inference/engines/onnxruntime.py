@@ -27,8 +27,8 @@ class OnnxEngine(ExportedEngine):
             self.session: Any = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime has a kind of error for each way a file can be wrong
             raise UserError(f"{path}: ONNX Runtime cannot load it ({first_line(error)})") from error
-        self.outputs = frozenset(output.name for output in self.session.get_outputs())
+        self.names = frozenset(output.name for output in self.session.get_outputs())
         self._input = self.session.get_inputs()[0].name
 
-    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+    def compute(self, output: str, images: np.ndarray) -> np.ndarray:
         return self.session.run([output], {self._input: images})[0]

@@ -33,10 +33,10 @@ class OpenVinoEngine(ExportedEngine):
             raise UserError(f"{path}: OpenVINO cannot load it ({first_line(error)})") from error
         self.facts = facts
         self.workers = workers
-        self.outputs = frozenset(name for output in self._compiled.outputs for name in output.get_names())
+        self.names = frozenset(name for output in self._compiled.outputs for name in output.get_names())
         self._requests = threading.local()
 
-    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+    def compute(self, output: str, images: np.ndarray) -> np.ndarray:
         request = getattr(self._requests, "own", None)
         if request is None:
             request = self._requests.own = self._compiled.create_infer_request()

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.inference.engines import batch_in_caches, processors, require_head
+from vitrail.inference.engines import FEATURES, NamedOutputs, batch_in_caches, processors
 from vitrail.inference.engines.facts import Facts
 
 
-class TorchEngine:
+class TorchEngine(NamedOutputs):
     """Any module with `config`, `card` and `features`: ours, or one made from it."""
 
     name = "torch"
@@ -29,12 +29,12 @@ class TorchEngine:
     def batch_size(self) -> int:
         return batch_in_caches(self.facts) if self.device.type == "cpu" else 64
 
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        require_head(self.facts)
-        return self._run(self.model, images)
-
-    def features(self, images: np.ndarray) -> np.ndarray:
-        return self._run(self.model.features, images)
+    @torch.inference_mode()
+    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+        if torch.get_num_threads() != self.threads:  # every thread has a number of its own
+            torch.set_num_threads(self.threads)
+        function = self.model.features if output == FEATURES else self.model
+        return function(torch.from_numpy(images).to(self.device)).float().cpu().numpy()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -45,9 +45,3 @@ class TorchEngine:
         finally:
             self.model.train(training)
             torch.set_num_threads(threads)
-
-    @torch.inference_mode()
-    def _run(self, function: Any, images: np.ndarray) -> np.ndarray:
-        if torch.get_num_threads() != self.threads:  # every thread has a number of its own
-            torch.set_num_threads(self.threads)
-        return function(torch.from_numpy(images).to(self.device)).float().cpu().numpy()

@@ -89,13 +89,13 @@ const named = (model) => encodeURIComponent(model);
 
 export const models = (options) => ask("/model", options);
 
-/** The most likely classes of a picture: {top, milliseconds}. */
+/** What a model says of a picture, as its task has it: {top, labels or values, milliseconds}. */
 export async function predict(model, picture, options) {
   const address = `/predict?model=${named(model)}&top=5`;
   const answer = await ask(address, { ...options, method: "POST", body: picture });
-  const [{ top, error }] = answer.predictions;
+  const [{ error, ...said }] = answer.predictions;
   if (error) throw new Problem("not_image", { detail: error.message ?? String(error) });
-  return { top, milliseconds: answer.milliseconds };
+  return { ...said, milliseconds: answer.milliseconds };
 }
 
 export const attention = (model, picture, options) =>

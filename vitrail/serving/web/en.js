@@ -55,6 +55,7 @@ export default {
   "answer.time": "{milliseconds} ms on the server",
   "answer.result": "{model}: {label}, {score}.",
   "answer.none": "This model names no classes.",
+  "answer.unlikely": "No label is likely enough.",
 
   "controls": "Where it looks",
   "mode": "Whose attention",

@@ -8,11 +8,14 @@ export function bytes(text) {
   return result;
 }
 
-/** Scaled so that the largest is 1; what is small stays visible by the root. */
+/**
+ * Scaled so that the largest is 1; what is small stays visible by the root. A few patches, often plain corners, can get
+ * many times the attention of all others: what lies far above nine tenths of them is as bright as can be, and no more.
+ */
 export function levels(shares, power = 0.7) {
-  let most = 0;
-  for (const share of shares) most = Math.max(most, share);
-  return Float32Array.from(shares, (share) => (most > 0 ? (share / most) ** power : 0));
+  const sorted = Float32Array.from(shares).sort(),
+    most = Math.min(sorted.at(-1), 1.5 * sorted[Math.floor(0.9 * (sorted.length - 1))]) || sorted.at(-1);
+  return Float32Array.from(shares, (share) => (most > 0 ? Math.min(1, share / most) ** power : 0));
 }
 
 /** Half-precision numbers out of base64: older browsers have no array for them. */

@@ -1,6 +1,6 @@
 // One model looking at the picture: its answer, its attention, and the figures about it.
 import * as api from "./api.js";
-import { drawBars, named } from "./bars.js";
+import { drawBars, lines, nothing } from "./bars.js";
 import { ramp } from "./colours.js";
 import { DistanceChart, uniformDistance } from "./distance.js";
 import { announce, find, part } from "./elements.js";
@@ -133,9 +133,8 @@ export class Panel {
     if (signal.aborted) return;
     this.answer = answer;
     this.describe();
-    if (!answer.top.length) return;
-    const [best] = answer.top;
-    announce(say("answer.result", { model: this.model.name, label: named(best), score: percent(best.score) }));
+    const [best] = lines(answer);
+    if (best) announce(say("answer.result", { model: this.model.name, label: best.name, score: best.text }));
   }
 
   async setMaps(answer, signal) {
@@ -242,7 +241,7 @@ export class Panel {
     this.parts("distance-readout").textContent = say("distance.hint");
     if (!model.num_classes) drawBars(this.parts("bars"), []);
     if (answer) {
-      drawBars(this.parts("bars"), answer.top);
+      drawBars(this.parts("bars"), lines(answer), nothing(answer));
       this.parts("time").textContent = say("answer.time", {
         milliseconds: number(answer.milliseconds, { maximumFractionDigits: 0 }),
       });

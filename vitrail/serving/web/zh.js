@@ -55,6 +55,7 @@ export default {
   "answer.time": "服务器用时 {milliseconds} 毫秒",
   "answer.result": "{model}：{label}，{score}。",
   "answer.none": "这个模型不输出类别。",
+  "answer.unlikely": "没有足够可能的标签。",
 
   "controls": "它在看哪里",
   "mode": "谁的注意力",

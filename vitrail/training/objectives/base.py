@@ -1,4 +1,4 @@
-"""What the loop asks of an objective: batch -> losses, and what it may add to a step.
+"""What training asks of an objective: batch -> losses, what it adds to a step, which views it needs, what it shows.
 
 An objective is a module: parameters of its own (a mask token, a decoder, a head) are optimised and kept in snapshots
 with the model's, and so are its buffers and whatever follows the model (a teacher).
@@ -6,14 +6,16 @@ with the model's, and so are its buffers and whatever follows the model (a teach
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor, nn
 
+from vitrail.config import Preprocessing, TrainConfig, TransformConfig
 from vitrail.data.loader import Batch
 from vitrail.models.build import Model
 from vitrail.processes import Processes
+from vitrail.tasks.base import LossSettings
 
 
 @dataclass
@@ -53,11 +55,30 @@ class Illustration:
 
 
 class Objective(nn.Module):
-    """Subclasses compute `forward`; the other steps do nothing unless they say so. The model is one the objective can
-    train: any for labels, a ViT without them."""
+    """Subclasses have `create` and compute `forward`; the other steps do nothing unless they say so. The model is one
+    the objective can train: any for labels, a ViT without them."""
 
+    labelled: ClassVar[bool] = False
+    """Whether it learns from labels, and its model is measured by their accuracy. Otherwise it measures its own loss,
+    and the features are measured by their nearest neighbours."""
     processes = Processes()
     """Those that see the other parts of a batch."""
+
+    @classmethod
+    def create(cls, config: TrainConfig, model: Any, settings: LossSettings) -> Self:
+        """Makes the objective for a model. settings: of the loss of one that learns from targets."""
+        raise NotImplementedError
+
+    @classmethod
+    def views(cls, config: TrainConfig) -> Sequence[tuple[TransformConfig, Preprocessing]]:
+        """Says how each further view of a picture is made, besides the first: `Batch.views` has them, in training and
+        in validation."""
+        return ()
+
+    @classmethod
+    def unseen(cls, config: TrainConfig) -> float:
+        """Gives the share of the patches that the model does not see in a step of training."""
+        return config.model.patch_dropout
 
     def forward(self, model: Any, batch: Batch) -> Losses:
         raise NotImplementedError

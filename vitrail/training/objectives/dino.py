@@ -7,15 +7,18 @@ that no output wins always, and sharpened, so that not all are alike: without bo
 
 import copy
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import DinoConfig
+from vitrail.config import DinoConfig, Preprocessing, TrainConfig, TransformConfig
 from vitrail.data.loader import Batch
-from vitrail.models.vit import Recorder, ViT
+from vitrail.models.attention import Recorder
+from vitrail.models.vit import ViT
+from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Moment, Objective
 from vitrail.training.objectives.pixels import Pixels, as_pictures
 
@@ -58,6 +61,17 @@ class SelfDistillation(Objective):
         self.moment = Moment(0, 1, 0.0)
         self._outputs: list[Tensor] = []
         """The sum of the teacher's outputs and their number, for each part of this step."""
+
+    @classmethod
+    def create(cls, config: TrainConfig, model: ViT, settings: LossSettings) -> Self:
+        return cls(config.dino, model, Pixels(config.preprocessing))
+
+    @classmethod
+    def views(cls, config: TrainConfig) -> list[tuple[TransformConfig, Preprocessing]]:
+        """A second large crop, and the small ones."""
+        small = replace(config.transform, crop="inception", area=config.dino.local_area)
+        size = replace(config.preprocessing, image_size=config.local_size)
+        return [(config.transform, config.preprocessing), *[(small, size)] * config.dino.local_crops]
 
     def train(self, mode: bool = True) -> "SelfDistillation":
         super().train(mode)

@@ -4,13 +4,16 @@ The encoder sees the visible patches alone, so pre-training is cheap; a light de
 with a learned token in every other. Names are the published ones, so published decoders load too.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
-from vitrail.config import MaeConfig, ModelConfig, Preprocessing
+from vitrail.config import MaeConfig, ModelConfig, Preprocessing, TrainConfig
 from vitrail.data.loader import Batch
 from vitrail.models.positions import sincos
 from vitrail.models.vit import Block, ViT, patchify
+from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Objective
 from vitrail.training.objectives.pixels import GREY, Pixels, as_pictures, spread, unpatchify
 
@@ -53,6 +56,14 @@ class MaskedAutoencoder(Objective):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+    @classmethod
+    def create(cls, config: TrainConfig, model: ViT, settings: LossSettings) -> Self:
+        return cls(config.mae, model.config, config.preprocessing)
+
+    @classmethod
+    def unseen(cls, config: TrainConfig) -> float:
+        return config.mae.fraction
 
     def forward(self, model: ViT, batch: Batch, noise: Tensor | None = None) -> Losses:
         """`noise` (batch, patches): the lowest stay visible; without it, it is drawn."""

@@ -4,14 +4,16 @@ The corruption comes before positions are added, so the model knows where every 
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import MaskedPatchConfig, ModelConfig, Preprocessing
+from vitrail.config import MaskedPatchConfig, ModelConfig, Preprocessing, TrainConfig
 from vitrail.data.loader import Batch
 from vitrail.models.vit import ViT, patchify
+from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Objective
 from vitrail.training.objectives.pixels import GREY, Pixels, as_pictures, spread, unpatchify
 
@@ -74,6 +76,10 @@ class MaskedPatch(Objective):
         self.head = nn.Linear(model.width, outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def create(cls, config: TrainConfig, model: ViT, settings: LossSettings) -> Self:
+        return cls(config.masked_patch, model.config, config.preprocessing)
 
     def forward(self, model: ViT, batch: Batch, noise: Tensor | None = None) -> Losses:
         """`noise` (batch, patches, 3) decides what is corrupted; without it, it is drawn."""

@@ -1,34 +1,42 @@
-"""Learning from labels: softmax cross-entropy, or a sigmoid for each class (multi-label pre-training)."""
+"""Learning from targets, by the loss of the task they answer."""
 
-from typing import Any, Literal
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from vitrail.config import TrainConfig
 from vitrail.data.loader import Batch
+from vitrail.models.build import Model
+from vitrail.tasks import task
+from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Losses, Objective
 
 
 class Supervised(Objective):
-    def __init__(self, kind: Literal["softmax", "sigmoid"], num_classes: int):
+    """asked: the name of the task. settings: what its loss is made of; told by the configuration and the data, which a
+    resumed run has again, so that no snapshot need hold it."""
+
+    labelled = True
+
+    def __init__(self, asked: str, settings: LossSettings):
         super().__init__()
-        self.kind, self.num_classes = kind, num_classes
+        self.task, self.settings = task(asked), settings
+        self.loss = self.task.head.loss(settings)
+
+    @classmethod
+    def create(cls, config: TrainConfig, model: Model, settings: LossSettings) -> Self:
+        return cls(model.config.task, settings)
 
     def forward(self, model: nn.Module, batch: Batch) -> Losses:
-        """The batch's targets are soft labels (mixing, smoothing); without them the labels are hard."""
-        images, labels, targets = batch.images, batch.labels, batch.targets
-        logits = model(images).float()
-        if self.kind == "softmax":
-            loss = F.cross_entropy(logits, labels if targets is None else targets)
-        else:
-            if targets is None:
-                targets = F.one_hot(labels, self.num_classes).float()
-            # Summed over the classes, as the paper's code does, so that it does not vanish with their number.
-            loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(images)
+        """The batch's soft targets (mixing, smoothing) are what is learned where there are any."""
+        outputs = model(batch.images).float()
+        self.loss.to(outputs.device)
+        loss = self.loss(outputs, batch.targets, batch.soft)
         with torch.no_grad():
-            correct = int((logits.argmax(dim=1) == labels).sum())
-        return Losses(loss, len(images), {"accuracy": correct})
+            measures = self.loss.measures(outputs, batch.targets)
+        return Losses(loss, len(batch.images), measures)
 
     def score(self, result: dict[str, Any]) -> float | None:
-        return result["top1"]
+        """What is trained for: where outputs have weights, their mean."""
+        return self.task.meter.score(result, balanced=self.settings.weights is not None)

@@ -1,0 +1,27 @@
+"""Runs a model over samples and counts every one of them once, by the meter of its task."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from vitrail.data.loader import Batch
+from vitrail.tasks.base import Meter
+
+_Meter = TypeVar("_Meter", bound=Meter)
+
+
+@torch.inference_mode()
+def measure(model: nn.Module, batches: Iterable[Batch], meter: _Meter, device: torch.device) -> _Meter:
+    """Adds what a model says of batches to a meter, and returns it; the model is left in the mode it was in."""
+    before = model.training
+    model.eval()
+    try:
+        for batch in batches:
+            meter.skipped += len(batch.bad)
+            if len(batch):
+                meter.add(batch.ids, batch.targets, model(batch.images.to(device)))
+    finally:
+        model.train(before)
+    return meter

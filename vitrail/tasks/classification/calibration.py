@@ -1,0 +1,38 @@
+"""Whether a score can be read as a probability: how often answers are right, by how sure the model is of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BINS = 15
+"""Of equal width from 0 to 1, as most who report a calibration error have it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How often predictions were right, by how sure the model was of them.
+
+    A prediction's score is its probability. Bin b of 15 holds the scores above b/15, up to and including (b + 1)/15.
+    """
+
+    counts: np.ndarray  # [bins] int64
+    scores: np.ndarray  # [bins] the mean score, 0 where a bin is empty
+    accuracy: np.ndarray  # [bins] the share that was right, 0 where a bin is empty
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: |accuracy - score| of each bin, averaged over the samples."""
+        gaps = np.abs(self.accuracy - self.scores)
+        return float((self.counts * gaps).sum() / max(int(self.counts.sum()), 1))
+
+
+def calibration(scores: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
+    """scores: [n] in 0 to 1; right: [n] of truth values."""
+    place = np.clip(np.ceil(scores.astype(np.float64) * bins).astype(np.int64) - 1, 0, bins - 1)
+    counts = np.bincount(place, minlength=bins)
+    some = np.maximum(counts, 1)
+    return Calibration(
+        counts,
+        np.bincount(place, weights=scores, minlength=bins) / some,
+        np.bincount(place, weights=right, minlength=bins) / some,
+    )

@@ -1,0 +1,70 @@
+"""A target is a class: int64 [samples], the place of its name in the list, -1 where there is none."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vitrail.errors import UserError
+from vitrail.tasks import base
+from vitrail.tasks.base import BadCell, ReadColumns
+
+UNLABELLED = -1
+COLUMN_NAMES = ("label", "class", "class_name", "category", "cls")
+"""Columns of these names hold classes, even where they are numbers."""
+
+
+class ClassTarget(base.Target):
+    precedence = 1
+    single_class = True
+
+    def unknown(self, count: int) -> np.ndarray:
+        return np.full(count, UNLABELLED, dtype=np.int64)
+
+    def known(self, targets: np.ndarray) -> np.ndarray:
+        return targets >= 0
+
+    def strata(self, targets: np.ndarray) -> np.ndarray:
+        return targets
+
+    def text(self, target: np.ndarray, names: Sequence[str]) -> str:
+        return "" if target == UNLABELLED else names[int(target)]
+
+    def reordered(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return np.append(places, UNLABELLED)[targets]  # -1 is the last
+
+    def check_names(self, where: str, names: Sequence[str]) -> None:
+        doubled = [each for each, count in Counter(names).items() if count > 1]
+        if doubled:
+            raise UserError(f"{where}: the class name {doubled[0]!r} occurs more than once")
+        if len(names) < 2:
+            have = f"only one class, {names[0]!r}" if names else "no classes"
+            raise UserError(f"{where} has {have}; telling classes apart needs at least two")
+
+    def from_columns(self, columns: Mapping[str, Sequence[str]], asked: bool = False) -> ReadColumns | None:
+        """Reads one column of class names; of numbers only where they are asked for, or by the column's name."""
+        if len(columns) != 1:
+            return None
+        ((column, cells),) = columns.items()
+        if not asked and column.lower() not in COLUMN_NAMES and all(_is_number(cell) for cell in cells):
+            return None
+        named = [cell.strip() for cell in cells]
+        if "" in named:
+            raise BadCell(column, named.index(""), "is empty: write the picture's class, or take the row out")
+        names = base.sorted_classes(set(named))
+        places = {name: place for place, name in enumerate(names)}
+        return names, np.array([places[name] for name in named], dtype=np.int64)
+
+    def labels(self, targets: np.ndarray) -> np.ndarray:
+        return targets
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+PART = ClassTarget()

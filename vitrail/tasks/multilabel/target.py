@@ -1,0 +1,94 @@
+"""A target is a row of zeros and ones: int8 [samples, labels], all -1 where nobody has looked at the picture."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vitrail.errors import UserError
+from vitrail.tasks import base
+from vitrail.tasks.base import BadCell, ReadColumns
+
+UNKNOWN = -1
+JOIN = "|"
+"""Stands between the labels of one picture, in tables that are read and in those that are written."""
+_TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "": UNKNOWN}
+
+
+class LabelTarget(base.Target):
+    precedence = 0
+
+    def unknown(self, count: int) -> np.ndarray:
+        return np.full((count, 1), UNKNOWN, dtype=np.int8)
+
+    def known(self, targets: np.ndarray) -> np.ndarray:
+        return np.asarray((targets >= 0).all(axis=1))
+
+    def strata(self, targets: np.ndarray) -> np.ndarray:
+        """Gives the rarest label that each sample has, of equally rare ones the first; for none the number of labels,
+        and -1 where it is not known."""
+        known = self.known(targets)
+        counts = (targets[known] > 0).sum(axis=0)
+        rarity = np.where(targets > 0, counts, len(targets) + 1)
+        found = np.where((targets > 0).any(axis=1), rarity.argmin(axis=1), targets.shape[1])
+        return np.where(known, found, UNKNOWN).astype(np.int64)
+
+    def text(self, target: np.ndarray, names: Sequence[str]) -> str:
+        """Joins the labels in the order of their names; a sample that is known to have none is a single "|"."""
+        if (target < 0).any():
+            return ""
+        return JOIN.join(sorted(names[index] for index in np.flatnonzero(target).tolist())) or JOIN
+
+    def reordered(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
+        moved = np.empty_like(targets)
+        moved[:, places] = targets
+        return moved
+
+    def check_names(self, where: str, names: Sequence[str]) -> None:
+        if not names:
+            raise UserError(f"{where} has no labels, so there is nothing to learn")
+        doubled = [each for each, count in Counter(names).items() if count > 1]
+        if doubled:
+            raise UserError(f"{where}: the label {doubled[0]!r} occurs more than once")
+        joined = [each for each in names if JOIN in each]
+        if joined:
+            raise UserError(f"{where}: the label {joined[0]!r} has a {JOIN!r} in it, which stands between labels")
+
+    def counted(self, names: Sequence[str]) -> str:
+        return f"{len(names)} labels"
+
+    def from_columns(self, columns: Mapping[str, Sequence[str]], asked: bool = False) -> ReadColumns | None:
+        """Reads one column of labels joined by "|", where an empty cell is a picture without any; or columns of 0 and
+        1, one a label, where a row of empty cells is a picture that nobody has looked at."""
+        flags = all(cell.strip().lower() in _TRUTHS for cells in columns.values() for cell in cells)
+        if flags and (len(columns) > 1 or asked):
+            return _flags(columns)
+        if len(columns) != 1:
+            return None
+        (cells,) = columns.values()
+        return _joined(cells) if asked or any(JOIN in cell for cell in cells) else None
+
+
+def _flags(columns: Mapping[str, Sequence[str]]) -> ReadColumns:
+    names = tuple(columns)
+    rows = [[_TRUTHS[cell.strip().lower()] for cell in columns[name]] for name in names]
+    targets = np.array(rows, dtype=np.int8).T
+    partly = (targets < 0).any(axis=1) & ~(targets < 0).all(axis=1)
+    if partly.any():
+        row = int(partly.argmax())
+        column = names[int((targets[row] < 0).argmax())]
+        raise BadCell(column, row, "is empty while others of its row are not: write 0 or 1, or leave the row empty")
+    return names, np.ascontiguousarray(targets)
+
+
+def _joined(cells: Sequence[str]) -> ReadColumns:
+    sets = [{part.strip() for part in cell.split(JOIN) if part.strip()} for cell in cells]
+    names = base.sorted_classes(set().union(*sets))
+    places = {name: place for place, name in enumerate(names)}
+    targets = np.zeros((len(cells), len(names)), dtype=np.int8)
+    for row, labels in enumerate(sets):
+        targets[row, [places[label] for label in labels]] = 1
+    return names, targets
+
+
+PART = LabelTarget()

@@ -1,0 +1,1 @@
+"""One or several named numbers a picture."""
