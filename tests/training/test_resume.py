@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file
 
 from vitrail.training import snapshots
-from vitrail.training.loop import interruptible
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,9 +68,13 @@ def test_30_kills(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
-def start(out: Path, *more: str) -> subprocess.Popen[str]:
+def start(out: Path, *more: str, ignored: str = "") -> subprocess.Popen[str]:
+    """Starts a training, as a shell would with the signals named in `ignored` ignored: SIGHUP under nohup, SIGINT for
+    whatever goes on in the background."""
     flags = ["--steps", "2000", "--epochs", "None", "--snapshot-every", "1000", "--evaluate-every", "1000"]
     command = [sys.executable, "-m", "vitrail", "train", "digits", "--out", str(out), *flags, *more]
+    if ignored:
+        command = ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -88,39 +91,42 @@ def wait_for_steps(out: Path) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, number, status):
-    process = start(tmp_path / "run")
+    """An interrupt is heard though the shell has it ignored; Ctrl-C in a terminal: tests/cli/test_terminal.py."""
+    process = start(tmp_path / "run", ignored="INT" if number == signal.SIGINT else "")
     wait_for_steps(tmp_path / "run")
     process.send_signal(number)
+    assert_saved(process, tmp_path / "run", number, status)
+
+
+def test_under_nohup_a_hangup_stays_ignored(tmp_path):
+    process = start(tmp_path / "run", ignored="HUP")
+    wait_for_steps(tmp_path / "run")
+    process.send_signal(signal.SIGHUP)
+    before = steps_done(tmp_path / "run")
+    while process.poll() is None and steps_done(tmp_path / "run") == before:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    said = assert_saved(process, tmp_path / "run", signal.SIGTERM, 143)
+    assert "SIGHUP" not in said
+
+
+def steps_done(out: Path) -> int:
+    """Counts the steps of which the run has written a whole line."""
+    lines = (out / "metrics.jsonl").read_text().rsplit("\n", 1)[0].splitlines()
+    return json.loads(lines[-1])["step"]
+
+
+def assert_saved(process: subprocess.Popen[str], run: Path, number: signal.Signals, status: int) -> str:
+    """Asserts that a run that got a signal saved all its steps and said how to go on; gives what it said."""
     _, said = process.communicate(timeout=300)
     assert process.returncode == status
     assert "Traceback" not in said
     assert f"{number.name}: finishing the step, then saving" in said
     assert re.search(r"vitrail train --out \S+run --resume", said)
-    found = snapshots.read(tmp_path / "run/snapshots")
+    found = snapshots.read(run / "snapshots")
     assert found is not None
-    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
-    assert found[0].step >= last["step"] > 0, "no finished step is lost"
-
-
-def test_under_nohup_a_hangup_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptible() as received:
-            signal.raise_signal(signal.SIGHUP)
-        assert not received
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_in_the_background_an_interrupt_is_heard_though_the_shell_has_it_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interruptible() as received:
-            signal.raise_signal(signal.SIGINT)
-        assert received == [signal.SIGINT]
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert found[0].step >= steps_done(run) > 0, "no finished step is lost"
+    return said
 
 
 @pytest.mark.slow
