@@ -21,8 +21,9 @@ from vitrail.checkpoints.load import load
 from vitrail.data import match_classes
 from vitrail.data.loader import EvaluationLoader
 from vitrail.evaluation.measure import measure
+from vitrail.run import open_splits
 from vitrail.tasks.classification.meter import Accuracy
-from vitrail.train import fit, open_splits
+from vitrail.train import fit
 from vitrail.training.progress import say
 from vitrail.transfer import chosen_config, with_preprocessing
 

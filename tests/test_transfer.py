@@ -7,9 +7,9 @@ import pytest
 import vitrail
 from tests.training.killing import CONFIG
 from vitrail.config import DataConfig, OptimizerConfig
-from vitrail.train import finetuned_config, fit
+from vitrail.train import fit
 from vitrail.training.progress import read_metrics
-from vitrail.transfer import RATES, chosen_config, search_learning_rate
+from vitrail.transfer import RATES, chosen_config, finetuned_config, search_learning_rate
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.load import load
-from vitrail.config import DataConfig, OptimizerConfig, Preprocessing, ScheduleConfig, TrainConfig, TransformConfig
+from vitrail.config import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Preprocessing,
+    ScheduleConfig,
+    TrainConfig,
+    TransformConfig,
+)
+from vitrail.config.fields import pair
 from vitrail.config.training import scaled_warmup
 from vitrail.data import open_data
 from vitrail.evaluation import normalisation
 from vitrail.models.device import choose_device
 from vitrail.recipes import DEV_FRACTIONS, LEARNING_RATES, recipe
+from vitrail.run import open_splits
 from vitrail.tasks import task
-from vitrail.train import Result, finetuned_config, fit, open_splits
+from vitrail.train import Result, fit
 from vitrail.training.progress import read_metrics, say
 
 RATES: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03)
@@ -117,3 +127,28 @@ def _dev_score(config: TrainConfig, folder: Path) -> tuple[float, str]:
         for each in validations
     ]
     return max(scored, default=(float("-inf"), "nothing validated"))
+
+
+def finetuned_config(
+    config: TrainConfig,
+    init_from: str,
+    image_size: int | tuple[int, int] | None = None,
+    preprocessing: str | Preprocessing | None = None,
+) -> TrainConfig:
+    """A recipe with the architecture of the model it starts from: its own sizes, the recipe's resolution or another;
+    its own preprocessing or another."""
+    model = load(init_from, preprocessing=preprocessing)
+    size = pair(config.model.image_size if image_size is None else image_size)
+    if model.config.family == "vit":
+        model.config.grid_for(size)
+    kept: ModelConfig = model.config.with_(
+        image_size=size,
+        representation_size=0,
+        head_bias=0.0,
+        dropout=config.model.dropout,
+        attention_dropout=config.model.attention_dropout,
+        drop_path=config.model.drop_path,
+        patch_dropout=config.model.patch_dropout,
+    )
+    own = model.card.preprocessing or config.preprocessing
+    return config.with_(model=kept, init_from=init_from, preprocessing=replace(own, image_size=size))

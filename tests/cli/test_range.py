@@ -15,8 +15,9 @@ from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, Preprocessi
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.inference.export import export
 from vitrail.insight.images import Images
-from vitrail.train import finetuned_config, fit
+from vitrail.train import fit
 from vitrail.training.run_folder import read_config
+from vitrail.transfer import finetuned_config
 
 
 def config(folder: Path, values: str | None) -> TrainConfig:

@@ -13,7 +13,7 @@ from vitrail.config import OptimizerConfig, Preprocessing, ScheduleConfig, Trans
 from vitrail.data import open_source
 from vitrail.data.loader import TrainingLoader
 from vitrail.processes import Processes
-from vitrail.train import Company, Run
+from vitrail.run import Company, Run
 from vitrail.training.objectives.base import Moment
 from vitrail.training.objectives.dino import SelfDistillation
 

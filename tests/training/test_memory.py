@@ -13,7 +13,7 @@ from vitrail.cli import main
 from vitrail.config import DataConfig, TrainConfig
 from vitrail.models.sizes import config_for
 from vitrail.recipes import recipe
-from vitrail.train import _model
+from vitrail.run import _model
 from vitrail.training.memory import check_memory, free_memory, planned
 
 CPU = torch.device("cpu")

@@ -18,7 +18,8 @@ from tests.training.probed import KILLS
 from tests.training.test_loop import settings, some_batch, trainer
 from tests.training.test_resume import ROOT, assert_same_tensors_and_records
 from vitrail.config import DataConfig, OptimizerConfig, Preprocessing
-from vitrail.train import fit, open_splits
+from vitrail.run import open_splits
+from vitrail.train import fit
 from vitrail.training.progress import Silent
 from vitrail.transfer import chosen_config
 

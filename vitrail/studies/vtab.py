@@ -14,7 +14,7 @@ from vitrail.recipes import recipe
 from vitrail.studies.comparison import Point
 from vitrail.studies.figures import dots
 from vitrail.studies.study import Outcome, Row, Study
-from vitrail.train import finetuned_config
+from vitrail.transfer import finetuned_config
 
 GROUPS = {
     "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),

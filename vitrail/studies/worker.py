@@ -13,9 +13,10 @@ from vitrail.errors import UserError
 from vitrail.io.files import read_json
 from vitrail.models.cost import cost
 from vitrail.studies.study import ERROR, RESULT, ROW, write_json
-from vitrail.train import finetuned_config, fit
+from vitrail.train import fit
 from vitrail.training.loop import Interrupted
 from vitrail.training.run_folder import CONFIG
+from vitrail.transfer import finetuned_config
 
 
 def work(folder: Path) -> None:
