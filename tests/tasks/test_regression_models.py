@@ -18,6 +18,7 @@ from sklearn.metrics import r2_score
 import vitrail
 from tests.serving.conftest import running
 from tests.tasks import bars
+from vitrail import run as opened
 from vitrail import train
 from vitrail.cli import main
 from vitrail.config import MaeConfig
@@ -38,7 +39,7 @@ def source() -> Source:
 def run(source, tmp_path_factory) -> Path:
     """A run that has learned angle and length from scratch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "open_data", lambda data: source)
+        patch.setattr(opened, "open_data", lambda data: source)
         return train.fit(bars.config(), tmp_path_factory.mktemp("learned") / "run").run
 
 
@@ -59,7 +60,7 @@ def test_angle_and_length_are_learned_and_the_report_says_so(run, source):
 
 
 def test_a_head_in_closed_form_on_learned_features_does_as_well(run, source, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train, "open_data", lambda data: source)
+    monkeypatch.setattr(opened, "open_data", lambda data: source)
     config = bars.config(head="closed_form", freeze="backbone", init_from=str(run), objective="l1")
     result = train.fit(config, tmp_path / "run", report=False)
     assert result.steps == 0
@@ -73,7 +74,7 @@ def test_a_head_in_closed_form_on_learned_features_does_as_well(run, source, tmp
 
 def test_resumed_is_bit_identical(tmp_path, monkeypatch):
     small = bars.source(200, 40)
-    monkeypatch.setattr(train, "open_data", lambda data: small)
+    monkeypatch.setattr(opened, "open_data", lambda data: small)
     transform = replace(bars.config().transform, mixup=0.4, translate=0.05)
     config = bars.config(steps=12, evaluate_every=4, snapshot_every=3, transform=transform, objective="l2", ema=0.9)
     train.fit(config, tmp_path / "whole", report=False)
@@ -145,7 +146,7 @@ def test_data_that_asks_another_question_is_refused(run, capsys):
 
 def test_learning_without_targets_goes_on_without_neighbours(tmp_path, monkeypatch):
     small = bars.source(64, 16)
-    monkeypatch.setattr(train, "open_data", lambda data: small)
+    monkeypatch.setattr(opened, "open_data", lambda data: small)
     result = train.fit(
         bars.config(objective="mae", mae=MaeConfig(decoder_width=32, decoder_depth=1), steps=2),
         tmp_path / "run",
