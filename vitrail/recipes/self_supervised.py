@@ -178,7 +178,13 @@ def mae_small() -> TrainConfig:
 
     vitrail train mae-small --data FOLDER --out RUN
 
-    COST
+    For anyone's own photos, on two CPU cores or one GPU: 128 px, so that the encoder sees 16 of 64 patches, and a light
+    decoder. Steps, not epochs: of few photos an epoch is next to nothing.
+    Cost: 0.000287 exaFLOPs, as `vitrail plan` counts. On two CPU cores 20 steps ran at 136 images a second, which makes
+    16 minutes for all 2,000; the whole was not run.
+    Expect: with `--steps 150` on 400 photos of ImageNet the training loss began at 1.25, and that of 50 others was
+    0.860 after 50 steps and 0.831 after 150 (seed 0). What fine-tuning gains from it was not measured: where public
+    weights fit, begin with those.
     """
     return TrainConfig(
         recipe="mae-small",
