@@ -189,7 +189,7 @@ def mae_small() -> TrainConfig:
     return TrainConfig(
         recipe="mae-small",
         model=config_for("Ti/16", num_classes=0, positions="sincos", image_size=128),
-        data=DataConfig("photos"),
+        data=DataConfig("few-photos"),
         transform=TransformConfig(area=(0.2, 1.0)),
         preprocessing=Preprocessing(
             image_size=128, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop="center", crop_fraction=0.875
