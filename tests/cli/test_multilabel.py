@@ -159,3 +159,48 @@ def test_coco_labels_are_learned_on_the_features_of_real_weights(assets: Path, t
     frequency = np.mean([facts["n"] / 38 for facts in found["per_class"].values() if facts["n"]])
     assert frequency < 0.06
     assert found["map"] > 0.45  # 51 % when this was written; scores that are all alike give the frequency
+
+
+def losses(run: Path) -> list[float]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records if "loss" in record]
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["labels", "numbers"])
+def test_training_from_shards_gives_the_same_losses(tmp_path: Path, numbers: bool) -> None:
+    table = write_table(tmp_path, 60)
+    if numbers:
+        lines = [line.partition(",")[0] for line in table.read_text().splitlines()[1:]]
+        table.write_text("file,age\n" + "".join(f"{name},{place / 7}\n" for place, name in enumerate(lines)))
+    done("data", "shard", "table.csv", "shards", "--size", "20kB", cwd=tmp_path)
+    flags = ["--steps", "6", "--batch-size", "16", "--model.depth", "1", "--evaluate-every", "3"]
+    for data, out in (("table.csv", "one"), ("shards", "other")):
+        done("train", "digits", "--data", data, "--out", out, *flags, cwd=tmp_path)
+    assert losses(tmp_path / "one") == losses(tmp_path / "other")
+    assert len(losses(tmp_path / "one")) >= 3
+    # A random crop is drawn by the sample's id, which the shards keep.
+    assert read_json(tmp_path / "other" / "config.json")["train"]["transform"]["rotate"] > 0
+
+
+def test_class_folders_that_share_pictures_are_learned_as_labels(tmp_path: Path) -> None:
+    """One content in several folders is one sample: from fine-tuning to prediction."""
+    table = write_table(tmp_path, 120)
+    for line in table.read_text().splitlines()[1:]:
+        file, _, said = line.partition(",")
+        for name in said.split("|") if said else ():
+            (tmp_path / "folders" / name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tmp_path / file, tmp_path / "folders" / name / f"{name}-{Path(file).name}")
+    contents = {file.read_bytes() for file in (tmp_path / "folders").rglob("*.png")}
+    asked = ["--data", "folders", "--task", "multilabel"]
+    result = run("train", "digits", *asked, "--epochs", "4", "--out", "run", *SHORT, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert f"files are {len(contents)} pictures by their content" in result.stderr
+    tuned = run("finetune", "run", *asked, "--quick", "--out", "tuned", cwd=tmp_path)
+    assert tuned.returncode == 0, tuned.stderr
+    found = json.loads(done("evaluate", "tuned", "--data", "folders", "--split", "all", "--json", cwd=tmp_path))
+    assert found["n"] == len(contents)
+    assert sum(facts["n"] for facts in found["per_class"].values()) == sum(
+        1 for _ in (tmp_path / "folders").rglob("*.png")
+    )
+    (row,) = json.loads(done("predict", "tuned", "pictures/000.png", "--threshold", "0", "--json", cwd=tmp_path))
+    assert {each["label"] for each in row["labels"]} == set(QUADRANTS)

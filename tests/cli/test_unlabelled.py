@@ -185,7 +185,7 @@ def test_what_needs_labels_says_so_and_what_to_do(refused, tmp_path, arguments):
     said = refused(*arguments)
     assert "photos: none of its 20 images has a label" in said
     assert "Give class folders: the images of each class in a folder of its own" in said
-    assert "vitrail train mae-b16-in1k --data photos" in said
+    assert "vitrail train mae-small --data photos" in said
 
 
 def test_data_check_finds_what_is_wrong_with_them_and_speaks_of_no_classes(told, tmp_path):  # noqa: F811

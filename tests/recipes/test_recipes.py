@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.config import IMAGENET_MEAN, IMAGENET_STD, TrainConfig
+from vitrail.data.sources.base import PRETRAINING
 from vitrail.errors import UserError
 from vitrail.models.cost import plan
 from vitrail.recipes import DEV_FRACTIONS, IMAGES, LEARNING_RATES, RECIPES, describe, find, near_miss, recipe
@@ -163,7 +164,7 @@ def test_every_recipe_of_the_paper_is_in_a_table_here():
     ours = {"digits", "mnist5k", "fashion-mnist", "cifar10-small", "finetune", "finetune-mnist5k"}
     deit = {"deit-ti16-in1k", "deit-s16-in1k", "deit-b16-in1k"}
     unlabelled = {"mnist5k-masked-patch", "mnist5k-mae", "mnist5k-dino", "vit-b16-jft-masked-patch", "mae-b16-in1k"}
-    assert set(RECIPES) == {row[0] for row in (*TABLE_3, *TABLE_4)} | ours | deit | unlabelled
+    assert set(RECIPES) == {row[0] for row in (*TABLE_3, *TABLE_4)} | ours | deit | unlabelled | {"mae-small"}
     assert set(LEARNING_RATES) == {row[0] for row in TABLE_4} | {"finetune"}
 
 
@@ -248,6 +249,15 @@ def test_mae():
     assert (mae.fraction, mae.decoder_width, mae.decoder_depth, mae.decoder_heads) == (0.75, 512, 8, 16)
     assert mae.normalise
     assert "83.6 % on ImageNet" in (RECIPES["mae-b16-in1k"].__doc__ or "")
+
+
+def test_mae_on_few_photos_is_small_enough_for_them():
+    config = recipe(PRETRAINING)
+    assert (config.recipe, config.objective, config.model.name) == ("mae-small", "mae", "Ti/16")
+    assert config.batch_size <= 64, "hundreds of photos are a few batches"
+    assert config.schedule.warmup_steps < config.steps / 5
+    assert config.model.rows_columns == config.preprocessing.rows_columns == (128, 128)
+    assert config.mae.fraction == recipe("mae-b16-in1k").mae.fraction
 
 
 def test_the_small_recipes_without_labels_share_the_model_of_mnist5k():

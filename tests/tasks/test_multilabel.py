@@ -105,6 +105,11 @@ def test_thresholds_found_on_validation_raise_f1_on_the_test() -> None:
     assert [facts["threshold"] for facts in after["per_class"].values()] == constants["thresholds"]
 
 
+def test_a_threshold_is_halfway_to_the_next_score_below() -> None:
+    assert best_threshold(np.array([0.9, 0.7, 0.3, 0.1]), np.array([1, 1, 0, 0])) == pytest.approx(0.5)
+    assert best_threshold(np.array([0.2, 0.1, 0.4]), np.array([0, 0, 1])) == pytest.approx(0.3)
+
+
 def test_a_label_with_few_samples_takes_the_common_threshold() -> None:
     logits, truths = skewed(3, 500, labels=3)
     truths[:, 2] = 0
@@ -167,6 +172,12 @@ def test_targets_know_their_strata_text_and_order() -> None:
     for wrong, words in (((), "no labels"), (("a", "a"), "more than once"), (("a|b",), "stands between")):
         with pytest.raises(UserError, match=words):
             target.check_names("table.csv", wrong)
+
+
+def test_names_that_move_round_take_their_labels_along() -> None:
+    """Three places in a ring: a move there is no move back."""
+    moved = LABELS.target.reordered(np.array([[1, 0, 0], [0, 1, 1]], np.int8), np.array([1, 2, 0]))
+    assert moved.tolist() == [[0, 1, 0], [1, 0, 1]]
 
 
 def loss_of(weights: torch.Tensor | None = None, smoothing: float = 0.0):
@@ -252,6 +263,21 @@ def test_weights_move_the_closed_form_towards_rare_labels() -> None:
     balanced = LABELS.head.solve(train, None, LossSettings("sigmoid", 3, weights))
     recall = [float((head.outputs(train.features)[train.targets > 0] > 0).float().mean()) for head in (plain, balanced)]
     assert recall[1] > recall[0] + 0.05
+
+
+def test_the_closed_form_is_the_plain_ridge_but_for_one_scale_and_one_bias() -> None:
+    train = linear_data(400, 0)
+    head = LABELS.head.solve(train, None, LossSettings("sigmoid", 3))
+    l2 = float(head.method.rpartition(" ")[2])
+    x = (train.features.double() - train.features.double().mean(0)) / train.features.double().std(0, correction=0)
+    signs = 2 * train.targets.double() - 1
+    gram = x.T @ x + l2 * torch.eye(12, dtype=torch.float64)
+    said = x @ torch.linalg.solve(gram, x.T @ signs) + signs.mean(0)
+    outputs = head.outputs(train.features).double()
+    scale = float(
+        (outputs - outputs.mean()).flatten() @ (said - said.mean()).flatten() / (said - said.mean()).square().sum()
+    )
+    assert float((outputs - (scale * (said - said.mean()) + outputs.mean())).abs().max()) < 0.02 * scale
 
 
 def test_useless_scores_keep_a_scale_above_zero() -> None:

@@ -61,6 +61,12 @@ def test_texts_and_moved_columns_agree_whatever_the_order_of_the_names():
     assert TARGET.text(targets[0], ("a", "b")) != TARGET.text(moved[0], ("a", "b"))
 
 
+def test_numbers_that_move_round_keep_their_names():
+    """Three places in a ring: a move there is no move back."""
+    moved = REGRESSION.target.reordered(np.array([[1.0, 2.0, 3.0]]), np.array([1, 2, 0]))
+    assert moved.tolist() == [[3.0, 1.0, 2.0]]
+
+
 def test_strata_are_tenths_of_the_first_number():
     values = np.random.default_rng(0).permutation(1000).astype(float)
     strata = TARGET.strata(values[:, None])
@@ -148,6 +154,14 @@ def test_losses_by_hand(kind, wanted):
     meter = Errors(replace(MEANING, constants={**CONSTANTS, "loss": kind}))
     meter.add(["a", "b"], targets, torch.zeros(2, 2))
     assert meter.result()["loss"] == pytest.approx(wanted, rel=1e-7)
+
+
+def test_the_measure_of_a_batch_is_in_the_users_units():
+    """Two samples of two numbers whose deviations are 10 and 2: answers of zero are the means, 5 and 1."""
+    settings = LossSettings("l1", 2, constants={"mean": [5.0, 1.0], "std": [10.0, 2.0]})
+    targets = torch.tensor([[15.0, 1.0], [5.0, 5.0]], dtype=torch.float64)
+    measured = REGRESSION.head.loss(settings).measures(torch.zeros(2, 2), targets)
+    assert measured == {"mae": pytest.approx(10 / 2 + 4 / 2)}
 
 
 def test_the_first_loss_is_huber_and_all_have_a_closed_form():

@@ -20,17 +20,20 @@ def check(
     max_pixels: int = DataConfig.max_pixels,
     values: Annotated[str | None, tyro.conf.arg(name="range")] = DataConfig.range,
     workers: int | None = None,
+    task: str | None = DataConfig.task,
     json: bool = False,
 ) -> None:
     """Decode every image of a data set and report what is wrong with it.
 
     Finds unreadable files, odd modes, exact and near duplicates, leaks between the splits and contradicting
-    labels; shows class balance and sizes; says where pictures with more than 8 bits use little of their range. Takes
+    labels; shows class balance and sizes; of pictures with several labels also those that hardly occur, of numbers
+    their range and outliers; says where pictures with more than 8 bits use little of their range. Takes
     pictures of any number of channels. Writes check.html and check.json.
 
     Args:
-        src: digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, .tar shards,
-            .parquet, a folder of idx or CIFAR files, hf:owner/name, or the URL of shards or .parquet files.
+        src: digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, a .csv or
+            .parquet table of image files, COCO JSON, .tar shards, .parquet, a folder of idx or CIFAR files,
+            hf:owner/name, or the URL of shards or .parquet files.
         out: Folder for check.html and check.json: new, empty, or with an earlier report in it.
         split_seed: Seeds the split of a source that has none of its own.
         val_fraction: Share set aside for validation where the source has no val split.
@@ -39,6 +42,8 @@ def check(
         values: Read pictures with more than 8 bits a channel as training with this --data.range would: dtype, auto,
             LOW,HIGH or percentiles such as 1%,99%.
         workers: Threads that decode; all processors by default.
+        task: What the data is taken to answer, where it could be more than one thing: multilabel reads class folders
+            so that files of the same content are one picture with several labels.
         json: Print the findings as JSON.
     """
     from vitrail.data import open_data
@@ -54,6 +59,7 @@ def check(
             max_pixels=max_pixels,
             workers=workers,
             range=values,
+            task=task,
         )
     )
     for text in source.notes:
@@ -71,7 +77,7 @@ def check(
     if json:
         emit_json(findings)
     else:
-        _print_table(findings)
+        _print_table(findings, source)
     note(f"report: {out / 'check.html'}")
 
 
@@ -82,13 +88,15 @@ def shard(
     val_fraction: float = DataConfig.val_fraction,
     test_fraction: float = DataConfig.test_fraction,
     size: str = "256MB",
+    task: str | None = DataConfig.task,
     json: bool = False,
 ) -> None:
     """Write a data set as tar shards, which are quick to read from disks and networks that dislike small files.
 
-    Images are copied as they are; pixels from memory become PNG. The splits are written as they stand, so a split
-    cut by seed becomes the data set's own. An index, index.parquet, says where each sample lies and what its SHA-256
-    is: with it the folder is opened without reading the shards, and damage is noticed.
+    Images are copied as they are, with their class, labels or numbers beside them; pixels from memory become PNG. The
+    splits are written as they stand, so a split cut by seed becomes the data set's own. An index, index.parquet, says
+    where each sample lies and what its SHA-256 is: with it the folder is opened without reading the shards, and damage
+    is noticed.
 
     Args:
         src: Any source; see `vitrail data check --help`.
@@ -97,6 +105,7 @@ def shard(
         val_fraction: Share set aside for validation where the source has no val split.
         test_fraction: Share set aside for the test where the source has no splits at all.
         size: Of a shard, about: 256MB, 1GB, 500kB.
+        task: What the data is taken to answer, where it could be more than one thing.
         json: Print what was written as JSON.
     """
     from vitrail.data import open_data
@@ -105,7 +114,7 @@ def shard(
     from vitrail.io.progress import progress
 
     shard_bytes = byte_count(size, "--size")
-    config = DataConfig(source=src, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
+    config = DataConfig(src, task=task, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
     source = open_data(config)
     for text in source.notes:
         note(f"note: {text}")
@@ -133,12 +142,14 @@ def _examine(source: Any, max_pixels: int, values: str | None, workers: int | No
         return found.to_json()
 
 
-def _print_table(findings: dict[str, Any]) -> None:
-    counts = [sum(each.values()) for each in findings["class_balance"].values()]
+def _print_table(findings: dict[str, Any], source: Any) -> None:
+    from vitrail.data.doctor import audit
+    from vitrail.tasks import task
+
     sizes = findings["sizes"]
     rows = [
         ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
-        ("classes", f"{len(counts):,}  (of {min(counts):,} to {max(counts):,} images)" if counts else "none"),
+        *audit(source).lines,
         ("unreadable", _count(findings["corrupt"], "reason")),
         ("damaged shards", _count(findings["damaged_shards"], "reason", "shard")),
         ("unusual modes", _count(findings["odd_modes"], "mode")),
@@ -146,11 +157,14 @@ def _print_table(findings: dict[str, Any]) -> None:
         ("exact duplicates", _groups(findings["exact_duplicates"])),
         ("near duplicates", _groups(findings["near_duplicates"])),
         ("leaks between splits", _groups([each["members"] for each in findings["leaks"]])),
-        ("contradicting labels", _groups([each["members"] for each in findings["conflicts"]])),
+        (
+            f"contradicting {task(source.task).target.contents}",
+            _groups([each["members"] for each in findings["conflicts"]]),
+        ),
     ]
     if sizes:
         spans = [f"{sizes[side]['least']} to {sizes[side]['most']}" for side in ("rows", "columns")]
-        rows.insert(2, ("size", f"{spans[0]} rows, {spans[1]} columns"))
+        rows.insert(1, ("size", f"{spans[0]} rows, {spans[1]} columns"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}")

@@ -17,7 +17,10 @@ from vitrail.config.data import AUTO
 from vitrail.data.decode import MAX_PIXELS, BadImage, Limits, decode, load_npy, open_header, to_bytes
 from vitrail.data.duplicates import exact_groups, gradient_hash, near_groups, thumbnail
 from vitrail.data.ranges import Measured, measure, range_notes, stored
-from vitrail.data.sources import UNLABELLED, Source, Split
+from vitrail.data.sources import Source, Split
+from vitrail.data.sources.folder import shared_note
+from vitrail.tasks import task
+from vitrail.tasks.base import Audit, Audited
 
 USUAL_MODES = ("RGB", "L")
 _ENDINGS = {
@@ -37,7 +40,8 @@ class Examined:
 
     id: str
     split: str
-    label: int
+    label: str | None
+    """Its target as text; None where there is none."""
     problem: str = ""
     mode: str = ""
     kind: str = ""
@@ -46,6 +50,7 @@ class Examined:
     turned: bool = False
     misnamed: bool = False
     pixel_hash: bytes = b""
+    content_hash: bytes = b""
     gradients: int = 0
     thumbnail: np.ndarray | None = None
 
@@ -77,10 +82,16 @@ def check_source(
     how = Reading(max_pixels, limits, shown_limits(measured, limits))
     with ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="vitrail-doctor") as pool:
         for split in source.splits.values():
-            for done in pool.map(partial(_examine_all, split, how), _chunks(len(split))):
+            for done in pool.map(partial(_examine_all, split, source.classes, how), _chunks(len(split))):
                 examined += done
                 progress(len(done))
     return Checkup(_findings(source, examined, range_notes(measured, limits), how.shown))
+
+
+def audit(source: Source) -> Audit:
+    """Checks the targets of a source, as its task does."""
+    splits = {name: Audited([*map(printable, split.ids)], split.targets) for name, split in source.splits.items()}
+    return task(source.task).target.audit(splits, source.classes)
 
 
 @dataclass(frozen=True)
@@ -105,15 +116,17 @@ def _chunks(count: int, size: int = 16) -> Iterator[range]:
     return (range(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def _examine_all(split: Split, how: Reading, indices: range) -> list[Examined]:
-    return [examine(split, index, how) for index in indices]
+def _examine_all(split: Split, names: tuple[str, ...], how: Reading, indices: range) -> list[Examined]:
+    return [examine(split, index, names, how) for index in indices]
 
 
-def examine(split: Split, index: int, how: Reading) -> Examined:
-    """Decode one sample and note what it is."""
-    name, label = split.ids[index], int(split.labels[index])
+def examine(split: Split, index: int, names: tuple[str, ...], how: Reading) -> Examined:
+    """Decode one sample and note what it is; `names` are the source's."""
+    name = split.ids[index]
+    label = task(split.task).target.text(split.targets[index], names) or None if names else None
     try:
         content = split.read(index)
+        content_hash = hashlib.blake2b(content, digest_size=16).digest() if isinstance(content, bytes) else b""
         mode, kind, turned = _header(content, how.max_pixels)
         content, channels = opened(content, how.max_pixels)
         pixels = decode(content, channels, max_pixels=how.max_pixels, limits=how.limits)
@@ -142,6 +155,7 @@ def examine(split: Split, index: int, how: Reading) -> Examined:
         turned=turned,
         misnamed=bool(endings and ending and ending not in endings),
         pixel_hash=digest.digest(),
+        content_hash=content_hash,
         gradients=gradient_hash(grey),
         thumbnail=thumbnail(grey),
     )
@@ -198,7 +212,8 @@ def _npy_mode(values: np.ndarray) -> str:
 
 def _findings(source: Source, examined: list[Examined], notes: list[str], shown: Limits) -> dict[str, Any]:
     good = [each for each in examined if not each.problem]
-    member = partial(_member, source)
+    targets = audit(source)
+    shared = shared_note(source, [(each.content_hash, each.split, each.label) for each in good])
     exact = exact_groups([each.pixel_hash for each in good])
     # One picture of each exact group stands for it among the near ones.
     repeats = {place for group in exact for place in group[1:]}
@@ -207,8 +222,8 @@ def _findings(source: Source, examined: list[Examined], notes: list[str], shown:
     thumbnails = [each for place in single if (each := good[place].thumbnail) is not None]
     near, limited = near_groups(hashes, np.stack(thumbnails)) if len(single) > 1 else ([], False)
     near = [[single[place] for place in group] for group in near]
-    exact_members = [[member(good[place]) for place in group] for group in exact]
-    near_members = [[member(good[place]) for place in group] for group in near]
+    exact_members = [[_member(good[place]) for place in group] for group in exact]
+    near_members = [[_member(good[place]) for place in group] for group in near]
     groups = [("exact", group) for group in exact_members] + [("near", group) for group in near_members]
     modes = Counter(each.mode for each in good)
     return {
@@ -219,15 +234,15 @@ def _findings(source: Source, examined: list[Examined], notes: list[str], shown:
         "classes": list(source.classes),
         "splits": {name: len(split) for name, split in source.splits.items()},
         "made_splits": list(source.made_splits),
-        "notes": [printable(note) for note in [*source.notes, *notes]],
+        "notes": [printable(note) for note in [*source.notes, *notes, *shared]],
         "shown_range": shown,
-        "corrupt": [{**member(each), "reason": each.problem} for each in examined if each.problem],
+        "corrupt": [{**_member(each), "reason": each.problem} for each in examined if each.problem],
         "damaged_shards": _damaged_shards(source),
-        "unlabelled": [printable(each.id) for each in examined if each.label == UNLABELLED],
+        "unlabelled": [printable(each.id) for each in examined if each.label is None],
         "modes": dict(modes.most_common()),
-        "odd_modes": [{**member(each), "mode": each.mode} for each in good if _is_odd(each)],
+        "odd_modes": [{**_member(each), "mode": each.mode} for each in good if _is_odd(each)],
         "formats": dict(Counter(each.kind for each in good).most_common()),
-        "misnamed": [{**member(each), "format": each.kind} for each in good if each.misnamed],
+        "misnamed": [{**_member(each), "format": each.kind} for each in good if each.misnamed],
         "turned_by_exif": sum(each.turned for each in good),
         "exact_duplicates": exact_members,
         "near_duplicates": near_members,
@@ -240,7 +255,8 @@ def _findings(source: Source, examined: list[Examined], notes: list[str], shown:
             for kind, group in groups
             if len({each["label"] for each in group if each["label"] is not None}) > 1
         ],
-        "class_balance": _balance(source),
+        "class_balance": targets.balance,
+        **targets.findings,
         "sizes": _sizes(good),
     }
 
@@ -255,24 +271,13 @@ def _is_odd(each: Examined) -> bool:
     return each.kind not in ("array", "npy") and each.mode not in USUAL_MODES
 
 
-def _member(source: Source, each: Examined) -> dict[str, Any]:
-    label = None if each.label == UNLABELLED else source.classes[each.label]
-    return {"id": printable(each.id), "split": each.split, "label": label}
+def _member(each: Examined) -> dict[str, Any]:
+    return {"id": printable(each.id), "split": each.split, "label": each.label}
 
 
 def printable(name: str) -> str:
     """File names need not be valid text; a report has to be."""
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _balance(source: Source) -> dict[str, dict[str, int]]:
-    counts = {
-        name: np.bincount(split.labels[split.labels >= 0], minlength=len(source.classes))
-        for name, split in source.splits.items()
-    }
-    return {
-        label: {name: int(count[place]) for name, count in counts.items()} for place, label in enumerate(source.classes)
-    }
 
 
 def _sizes(good: list[Examined]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import BadImage, Limits
-from vitrail.data.doctor import printable, seen_as
+from vitrail.data.doctor import audit, printable, seen_as
 from vitrail.data.sources import Source
 from vitrail.drawing.page import cards, page, section, table, text, thumbnail
+from vitrail.tasks import task
 
 _SHOWN_ROWS = 100
 _SHOWN_GROUPS = 24
@@ -18,8 +19,9 @@ _SHOWN_CLASSES = 60
 def render(findings: dict[str, Any], source: Source) -> str:
     """The whole page; pictures of the duplicates are read from the source again, and embedded."""
     shown = source, findings["shown_range"]
+    asked, targets = task(source.task).target, audit(source)
     sections = [
-        _cards(findings),
+        _cards(findings, asked.plural, asked.contents),
         _notes(findings),
         _corrupt(findings),
         _groups(
@@ -29,12 +31,13 @@ def render(findings: dict[str, Any], source: Source) -> str:
             shown,
         ),
         _groups(
-            "One picture, two labels",
-            "Duplicates whose labels contradict each other.",
+            "One picture, two labels" if asked.contents == "labels" else f"One picture, different {asked.contents}",
+            f"Duplicates whose {asked.contents} contradict each other.",
             [(each["kind"], each["members"]) for each in findings["conflicts"]],
             shown,
         ),
-        f'<div class="columns">{_balance(findings)}{_sizes(findings)}</div>',
+        f'<div class="columns">{_balance(findings, asked.plural)}{_sizes(findings)}</div>',
+        *(_table(title, heads, rows, about) for title, about, heads, rows in targets.tables),
         _groups(
             "Exact duplicates",
             "Pictures with the very same pixels.",
@@ -54,16 +57,17 @@ def render(findings: dict[str, Any], source: Source) -> str:
     return page(f"Data check: {findings['source']}", fingerprint + "".join(sections))
 
 
-def _cards(findings: dict[str, Any]) -> str:
+def _cards(findings: dict[str, Any], plural: str, contents: str) -> str:
     splits = ", ".join(f"{count:,} {name}" for name, count in findings["splits"].items())
     duplicates = (
         f"groups of duplicates ({len(findings['exact_duplicates']):,} exact, {len(findings['near_duplicates']):,} near)"
     )
-    conflicts = (f"{len(findings['conflicts']):,}", "contradicting labels", "bad" if findings["conflicts"] else "good")
+    kind = "bad" if findings["conflicts"] else "good"
+    conflicts = (f"{len(findings['conflicts']):,}", f"contradicting {contents}", kind)
     return cards(
         [
             (f"{findings['n']:,}", f"images ({splits})", ""),
-            *([(f"{len(findings['classes']):,}", "classes", "")] if findings["classes"] else []),
+            *([(f"{len(findings['classes']):,}", plural, "")] if findings["classes"] else []),
             (f"{len(findings['corrupt']):,}", "unreadable", "bad" if findings["corrupt"] else "good"),
             (f"{len(findings['leaks']):,}", "leaks between splits", "bad" if findings["leaks"] else "good"),
             *([conflicts] if findings["classes"] else []),
@@ -106,8 +110,8 @@ def _modes(findings: dict[str, Any]) -> str:
     )
 
 
-def _table(title: str, heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    return section(title, table(heads, rows[:_SHOWN_ROWS]) + _more(rows, _SHOWN_ROWS)) if rows else ""
+def _table(title: str, heads: tuple[str, ...], rows: list[tuple[str, ...]], about: str = "") -> str:
+    return section(title, table(heads, rows[:_SHOWN_ROWS]) + _more(rows, _SHOWN_ROWS), about) if rows else ""
 
 
 def _more(items: list[Any], shown: int) -> str:
@@ -115,7 +119,7 @@ def _more(items: list[Any], shown: int) -> str:
     return f'<p class="soft">and {left:,} more, all listed in check.json</p>' if left > 0 else ""
 
 
-def _balance(findings: dict[str, Any]) -> str:
+def _balance(findings: dict[str, Any], plural: str) -> str:
     balance: dict[str, dict[str, int]] = findings["class_balance"]
     if not balance:
         return ""
@@ -137,10 +141,10 @@ def _balance(findings: dict[str, Any]) -> str:
     )
     keys = "".join(f'<span class="key {split}"></span>{split}' for split in findings["splits"])
     few = min(totals.values(), default=0)
-    ratio = f"The largest class has {most / few:.3g} times the images of the smallest." if few else ""
+    ratio = f"The largest has {most / few:.3g} times the images of the smallest." if few else ""
     cut = f" Shown: the {_SHOWN_CLASSES} largest and smallest." if len(balance) > _SHOWN_CLASSES else ""
     return (
-        f'<section><h2>Classes</h2><p class="soft">{ratio}{cut}</p><p class="soft">{keys}</p>'
+        f'<section><h2>{plural.capitalize()}</h2><p class="soft">{ratio}{cut}</p><p class="soft">{keys}</p>'
         f'<div class="bars">{rows}</div></section>'
     )
 

@@ -33,11 +33,13 @@ IMAGES: dict[str, int] = {
     "pets": 3_680,
     "flowers": 1_020,
     "vtab": 1_000,
+    "few-photos": 1_000,
     "fashion-mnist": 60_000,
     "mnist5k": 4_000,
     "digits": 1_437,
 }
-"""Training images of the sources that recipes name; of digits and mnist5k, what the splits leave."""
+"""Training images of the sources that recipes name; of digits and mnist5k, what the splits leave; of few-photos, which
+are anyone's own, a round number."""
 
 
 def recipe(name: str) -> TrainConfig:

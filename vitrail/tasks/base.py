@@ -57,6 +57,28 @@ class Meaning:
         return name, self.descriptions.get(name, "")
 
 
+@dataclass(frozen=True)
+class Audit:
+    """What a check of a data set says of its targets."""
+
+    balance: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How many samples of each split have each name; empty where the names are not had or lacked."""
+    findings: dict[str, Any] = field(default_factory=dict)
+    """Keys of check.json that are the task's own."""
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    """What a terminal shows of it: (what, the finding)."""
+    tables: list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]] = field(default_factory=list)
+    """What the page shows of it: (title, what it is about, heads, rows)."""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A split to be checked: ids and targets of its samples."""
+
+    ids: Sequence[str]
+    targets: np.ndarray
+
+
 class Target(ABC):
     """What a right answer is. Without torch."""
 
@@ -66,6 +88,8 @@ class Target(ABC):
     """Whether each sample has one class, or none, as `labels` gives it."""
     plural: ClassVar[str] = "classes"
     """What the names are names of."""
+    contents: ClassVar[str] = "labels"
+    """What the target of a sample is made of, in reports."""
 
     @abstractmethod
     def unknown(self, count: int) -> np.ndarray:
@@ -98,6 +122,28 @@ class Target(ABC):
         cannot be read among others that can is a BadCell.
         """
         return None
+
+    def from_folders(self, folders: Sequence[Sequence[int]], names: Sequence[str]) -> np.ndarray | None:
+        """Makes targets of the class folders that each picture lies in, by their places among the names; None where a
+        picture cannot lie in several."""
+        return None
+
+    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+        """Checks the targets of a data set, split by split."""
+        return Audit()
+
+    def stored(self, target: np.ndarray) -> Any:
+        """Gives one target as JSON for the index of shards: short, and exact."""
+        raise NotImplementedError
+
+    def restored(self, stored: Sequence[Any], outputs: int) -> np.ndarray:
+        """Makes targets of what `stored` gave; a ValueError where it cannot have been that. outputs: how many names
+        there are."""
+        raise NotImplementedError
+
+    def document(self, target: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        """Writes one target as JSON by name, for other programs that read shards."""
+        raise NotImplementedError
 
     def collate(self, targets: np.ndarray) -> np.ndarray:
         """Makes the array of a batch, which becomes a tensor, of the targets of its samples."""

@@ -71,7 +71,7 @@ def _open(text: str, rule: SplitRule, task: str | None) -> Source:
         return open_remote(text, rule)
     path = Path(text).expanduser()
     if path.is_dir():
-        return _open_folder(path, rule)
+        return _open_folder(path, rule, task)
     if path.is_file() and (table := _open_table(path, rule, task)) is not None:
         return table
     if path.is_file():
@@ -128,7 +128,7 @@ def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
     return replace(source, splits={**source.splits, part: kept})
 
 
-def _open_folder(path: Path, rule: SplitRule) -> Source:
+def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
     from vitrail.data.sources.cifar import cifar_folder, open_cifar
     from vitrail.data.sources.coco import annotations, open_coco
     from vitrail.data.sources.folder import open_folder
@@ -147,7 +147,7 @@ def _open_folder(path: Path, rule: SplitRule) -> Source:
         return open_shards(str(path), LocalPlace(path), None, rule)
     if _holds(path, ".parquet"):
         return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
-    return open_folder(path, rule)
+    return open_folder(path, rule, task)
 
 
 def _open_table(path: Path, rule: SplitRule, task: str | None) -> Source | None:

@@ -38,7 +38,7 @@ __all__ = [
 MAX_SAMPLE_BYTES = 1 << 30
 """No single encoded image is read beyond this size: a file of that size is not an image."""
 
-PRETRAINING = "mae-b16-in1k"
+PRETRAINING = "mae-small"
 """The recipe that is named to people whose images have no labels."""
 
 Content = bytes | np.ndarray

@@ -10,9 +10,11 @@ from vitrail.data import heif as heif_pictures
 from vitrail.data.decode import EXTENSIONS, BadImage
 from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Source, Split, SplitRule, finish
 from vitrail.data.sources.classes import namesakes
+from vitrail.data.sources.copies import same_content
 from vitrail.data.sources.layout import refuse_marks, split_folders, top_of_classes
 from vitrail.data.sources.listing import visible_folders, walk
 from vitrail.errors import UserError
+from vitrail.tasks import task, task_names
 from vitrail.tasks.base import sorted_classes
 
 
@@ -46,10 +48,17 @@ def files_split(paths: Sequence[str | Path], name: str = "files") -> Split:
     return Split.unlabelled(name, names, FilesReader(Path(), names))
 
 
-def open_folder(root: Path, rule: SplitRule) -> Source:
-    """Classes are the folder names, in order; a sample's id is its path below the root. Images that lie directly in the
-    folder (or in its train, val and test) have no classes, unless there are class folders beside them: then those are
-    read, and a note says what is left out."""
+def open_folder(root: Path, rule: SplitRule, asked: str | None = None) -> Source:
+    """Opens class folders: classes are the folder names, in order; a sample's id is its path below the root. Images
+    that lie directly in the folder (or in its train, val and test) have no classes, unless there are class folders
+    beside them: then those are read, and a note says what is left out.
+
+    Args:
+        root: The folder.
+        rule: How splits are cut that are not there.
+        asked: The task that the folders are read for. Where a picture may lie in several of them, files of the same
+            content are one sample of all their folders, whose id is the first of their paths.
+    """
     notes: list[str] = []
     top = top_of_classes(root, notes)
     splits = {name: top_of_classes(folder, notes) for folder, name in split_folders(top, notes).items()}
@@ -67,12 +76,62 @@ def open_folder(root: Path, rule: SplitRule) -> Source:
             f"classes, give a pattern such as {str(root / '*')!r}"
         )
     numbers = {name: label for label, name in enumerate(classes)}
+    if asked is not None and (joined := _joined(root, asked, listings, numbers)) is not None:
+        return finish(str(root), classes, joined, rule, [*notes, _joined_note(root, asked, listings, joined)])
     found = {}
     for split, files in listings.items():
         ids = [path for name in sorted(files) for path in files[name]]
         labels = [numbers[name] for name in sorted(files) for _ in files[name]]
         found[split] = Split.of(split, ids, np.array(labels, dtype=np.int64), FilesReader(root, tuple(ids)))
     return finish(str(root), classes, found, rule, notes)
+
+
+def _joined(
+    root: Path, asked: str, listings: dict[str, dict[str, list[str]]], numbers: dict[str, int]
+) -> dict[str, Split] | None:
+    """Splits in which files of one content are one sample; None where the task does not take class folders so."""
+    target = task(asked).target
+    if target.from_folders([], list(numbers)) is None:
+        return None
+    found = {}
+    for split, files in listings.items():
+        folders = {path: numbers[name] for name, paths in files.items() for path in paths}
+        paths = sorted(folders)
+        groups = same_content(root, paths)
+        ids = [paths[group[0]] for group in groups]
+        targets = target.from_folders([[folders[paths[place]] for place in group] for group in groups], list(numbers))
+        assert targets is not None
+        found[split] = Split(split, ids, targets, FilesReader(root, tuple(ids)), np.arange(len(ids)), asked)
+    return found
+
+
+def _joined_note(root: Path, asked: str, listings: dict[str, dict[str, list[str]]], found: dict[str, Split]) -> str:
+    files = sum(len(paths) for listing in listings.values() for paths in listing.values())
+    pictures = sum(map(len, found.values()))
+    return f"{root}: {files:,} files are {pictures:,} pictures by their content, labelled by their folders ({asked})"
+
+
+def shared_note(source: Source, digests: Sequence[tuple[bytes, str, str | None]]) -> list[str]:
+    """Says how many files lie in several class folders of a source, and how they can be read as one picture.
+
+    Args:
+        source: Any source; nothing is said of others than class folders.
+        digests: For each sample the digest of its content, its split and its class.
+    """
+    readers = [split.reader for split in source.splits.values()]
+    single = task(source.task).target.single_class
+    if not (single and Path(source.name).is_dir() and all(isinstance(each, FilesReader) for each in readers)):
+        return []
+    classes: dict[tuple[str, bytes], list[str | None]] = {}
+    for digest, split, name in digests:
+        own = "train" if split in source.made_splits else split  # what we cut, we cut from it
+        classes.setdefault((own, digest), []).append(name)
+    shared = sum(len(names) for names in classes.values() if len(set(names)) > 1)
+    if not shared:
+        return []
+    takers = [name for name in task_names() if task(name).target.from_folders([], ()) is not None]
+    told = f"{shared:,} files lie in several class folders, by their content"
+    return [f"{told}; --task {takers[0]} reads them as pictures with several labels"]
 
 
 def open_images(name: str, files: Sequence[Path], root: Path, rule: SplitRule) -> Source:

@@ -8,7 +8,7 @@ is checked: a wrong one can end in a UserError, or in samples that do not match 
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,8 @@ from vitrail.errors import UserError
 from vitrail.io.files import replacing
 
 INDEX = "index.parquet"
-FORMAT = 1
+FORMAT, FORMAT_OF_TARGETS = 1, 2
+"""The first has a class a sample or none; the second has targets of any task, and the samples' own ids."""
 BLOCK = 512
 """Tar files are made of blocks of this size; every member has one for its header."""
 SCHEMA = pa.schema(
@@ -36,13 +37,19 @@ SCHEMA = pa.schema(
         pa.field("sha256", pa.binary(32)),  # of the image's bytes, or null
     ]
 )
+TARGETS = (
+    pa.field("target", pa.string()),  # as JSON, in the way of its task
+    pa.field("id", pa.string()),  # the sample's id where it was written from
+)
 _KEY = b"vitrail.shards"
 LONGEST = 4096
 """Bytes of the longest name of a sample, a class or a shard."""
 _ROWS_A_BYTE = 8
 _TEXT_A_BYTE = 100
 """No index is packed so well that a byte of the file stands for more."""
-_TEXTS = ("key", "name")
+_LONGEST_TARGET = 1 << 20
+_MOST_NAMES = 1 << 16
+_TEXTS, _TARGET_TEXTS = ("key", "name"), ("target", "id")
 _REQUIRED = ("shard", "key", "offset", "size")
 
 
@@ -92,6 +99,8 @@ class Rows:
     label: np.ndarray  # [samples] int64, -1 where there is none
     name: list[str | None] | None = None  # where labels are names
     sha256: np.ndarray | None = None  # [samples, 32] uint8, where all are known
+    target: list[str] | None = None  # as JSON, where there is more to say than a class
+    id: list[str] | None = None  # where it is not SHARD/KEY
 
     def __len__(self) -> int:
         return len(self.key)
@@ -107,6 +116,8 @@ class Rows:
             self.label[order],
             None if self.name is None else [self.name[place] for place in places],
             None if self.sha256 is None else self.sha256[order],
+            None if self.target is None else [self.target[place] for place in places],
+            None if self.id is None else [self.id[place] for place in places],
         )
 
     def in_shards(self, numbers: np.ndarray) -> "Rows":
@@ -135,12 +146,17 @@ class Index:
     rows: Rows
     written: bool
     """By the program that wrote the shards, rather than from the headers of shards that were there."""
+    task: str | None = None
+    """Whose targets the rows have; None: classes, or nothing."""
+    names: tuple[str, ...] = ()
+    """Of what the targets answer."""
 
 
 def write_index(path: Path, index: Index) -> None:
     """Whole or not at all."""
     rows, count = index.rows, len(index.rows)
-    document = {"format": FORMAT, "written": index.written, "shards": [asdict(shard) for shard in index.shards]}
+    document: dict[str, Any] = {"format": FORMAT, "written": index.written}
+    document["shards"] = [asdict(shard) for shard in index.shards]
     columns = {
         "shard": rows.shard,
         "key": rows.key,
@@ -150,8 +166,13 @@ def write_index(path: Path, index: Index) -> None:
         "name": rows.name or [None] * count,
         "sha256": [None] * count if rows.sha256 is None else [digest.tobytes() for digest in rows.sha256],
     }
-    arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
-    table = pa.table(arrays, schema=SCHEMA.with_metadata({_KEY: json.dumps(document).encode()}))
+    schema = SCHEMA
+    if index.task is not None:
+        document.update(format=FORMAT_OF_TARGETS, task=index.task, names=index.names)
+        columns.update(target=rows.target, id=rows.id)
+        schema = pa.schema([*SCHEMA, *TARGETS])
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    table = pa.table(arrays, schema=schema.with_metadata({_KEY: json.dumps(document).encode()}))
     with replacing(path) as temporary, temporary.open("wb") as stream:
         parquet.write_table(table, stream, compression="zstd", write_page_checksum=True)
 
@@ -166,51 +187,70 @@ def recognise(path: Path) -> Literal["index", "other", "damaged"]:
 
 def read_index(path: Path, where: str = "") -> Index:
     """An index, every field of it checked; `where` it came from if not from there."""
-    with _refusing(where or str(path)):
+    with refusing(where or str(path)):
         schema, file_bytes = parquet.read_schema(path), path.stat().st_size
-        shards, written = _header((schema.metadata or {}).get(_KEY, b""))
-        _check_types(schema)
+        shards, written, task, names = _header((schema.metadata or {}).get(_KEY, b""))
+        _check_types(schema, SCHEMA if task is None else [*SCHEMA, *TARGETS])
         # Texts are read as references to the distinct ones, so that a long one is not spread over a million rows.
-        with parquet.ParquetFile(path, read_dictionary=_TEXTS, page_checksum_verification=True) as file:
+        texts = [*_TEXTS, *(_TARGET_TEXTS if task is not None else ())]
+        with parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
             # Each sample takes a header in a shard: what claims more could only be there to fill the memory.
             most = min(sum(shard.bytes for shard in shards) // BLOCK, _ROWS_A_BYTE * file_bytes)
             if file.metadata.num_rows > most:
                 raise ValueError(f"it claims {file.metadata.num_rows} samples, more than its shards can hold")
             table = file.read(use_threads=False)  # starting them takes longer
-        rows = _rows(table, most_text=_TEXT_A_BYTE * file_bytes)
+        rows = _rows(table, _TEXT_A_BYTE * file_bytes, targets=task is not None)
         _check_rows(shards, rows)
-    return Index(shards, rows, written)
+    return Index(shards, rows, written, task, names)
 
 
 @contextmanager
-def _refusing(where: str) -> Iterator[None]:
+def refusing(where: str) -> Iterator[None]:
+    """Turns whatever is found wrong with an index into a UserError."""
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
             f"{where} is not a sound index: {reason}. Fetch it again, or delete it to have one made from the shards"
         ) from error
 
 
-def _header(text: bytes) -> tuple[tuple[Shard, ...], bool]:
+def _header(text: bytes) -> tuple[tuple[Shard, ...], bool, str | None, tuple[str, ...]]:
+    """Reads the list of shards, whether it was written with them, and the task and names of targets if there are."""
     try:
         document = json.loads(text)
     except RecursionError:
         raise ValueError("its list of shards is nested without end") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT}, the one known here")
+    if not isinstance(document, dict) or document.get("format") not in (FORMAT, FORMAT_OF_TARGETS):
+        raise ValueError(f"its format is not {FORMAT} or {FORMAT_OF_TARGETS}, those known here")
     entries, written = document.get("shards"), document.get("written")
     if not isinstance(entries, list) or not isinstance(written, bool):
         raise ValueError("its list of shards is missing")
     shards = tuple(Shard(**entry) for entry in entries)
     if len({shard.name for shard in shards}) < len(shards):
         raise ValueError("it lists a shard twice")
-    return shards, written
+    if document["format"] == FORMAT:
+        return shards, written, None, ()
+    task, names = document.get("task"), document.get("names")
+    if not isinstance(task, str) or not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ValueError("its task, or the names of what is answered, are missing")
+    if len(names) > _MOST_NAMES:
+        raise ValueError(f"it has {len(names)} names of what is answered")
+    return shards, written, task, tuple(names)
 
 
-def _check_types(schema: pa.Schema) -> None:
-    for expected in SCHEMA:
+def _check_types(schema: pa.Schema, wanted: Iterable[pa.Field]) -> None:
+    for expected in wanted:
         place = schema.get_field_index(expected.name)
         if place < 0:
             raise ValueError(f"it has no column {expected.name}")
@@ -218,9 +258,9 @@ def _check_types(schema: pa.Schema) -> None:
             raise ValueError(f"its column {expected.name} is of {kind}, not of {expected.type}")
 
 
-def _rows(table: pa.Table, most_text: int) -> Rows:
+def _rows(table: pa.Table, most_text: int, targets: bool) -> Rows:
     # By numpy alone: pyarrow's own ways to Python import pandas where it is installed, a quarter of a second.
-    for name in _REQUIRED:
+    for name in (*_REQUIRED, *(_TARGET_TEXTS if targets else ())):
         if table[name].null_count:
             raise ValueError(f"its column {name} has gaps")
     digests = table["sha256"].combine_chunks()
@@ -230,6 +270,8 @@ def _rows(table: pa.Table, most_text: int) -> Rows:
         key=_texts(table["key"], most_text),
         name=_texts(table["name"], most_text) if table["name"].null_count < len(table) else None,
         sha256=_values(digests, np.uint8, 32).reshape(-1, 32) if known else None,
+        target=_texts(table["target"], most_text, _LONGEST_TARGET) if targets else None,
+        id=_texts(table["id"], most_text) if targets else None,
     )
 
 
@@ -256,7 +298,7 @@ def _numbers(column: pa.Array) -> np.ndarray:
     return values if not column.null_count else np.where(_present(column), values, -1)
 
 
-def _texts(column: pa.ChunkedArray, most: int) -> list[Any]:
+def _texts(column: pa.ChunkedArray, most: int, longest: int = LONGEST) -> list[Any]:
     """Texts, if they are such as names are and not more than `most` bytes in all; None where there is none."""
     column.validate(full=True)  # what is not UTF-8 would break off the program later
     found: list[str | None] = []
@@ -264,7 +306,7 @@ def _texts(column: pa.ChunkedArray, most: int) -> list[Any]:
     for chunk in column.chunks:
         distinct, references, present = chunk.dictionary, _values(chunk.indices, np.int32), _present(chunk.indices)
         lengths = np.diff(_values(distinct, np.int32, extra=1))
-        if len(lengths) and lengths.max() > LONGEST:
+        if len(lengths) and lengths.max() > longest:
             raise ValueError(f"it has a text of {lengths.max()} bytes where a name belongs")
         total += int(lengths[references[present]].sum())
         if total > most:
@@ -293,6 +335,8 @@ def _check_rows(shards: tuple[Shard, ...], rows: Rows) -> None:
 
 
 def sample_ids(index: Index, rows: Rows) -> list[str]:
-    """The names of samples: SHARD/KEY."""
+    """The ids of samples: those they were written with, else SHARD/KEY."""
+    if rows.id is not None:
+        return rows.id
     stems = [shard.stem for shard in index.shards]
     return [f"{stems[shard]}/{key}" for shard, key in zip(rows.shard.tolist(), rows.key, strict=True)]

@@ -4,6 +4,7 @@ Read with random access: the index (`shard_index.py`) says where each image lies
 """
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,11 +19,12 @@ from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Source, Split, SplitRule
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
 from vitrail.data.sources.indexing import find_index
 from vitrail.data.sources.places import Place
-from vitrail.data.sources.shard_index import Index, Rows, sample_ids
+from vitrail.data.sources.shard_index import INDEX, Index, Rows, refusing, sample_ids
 from vitrail.data.sources.splits import files_by_split
 from vitrail.data.sources.stored import Fetcher, Stored
 from vitrail.errors import UserError
 from vitrail.io.checksums import file_sha256
+from vitrail.tasks import DEFAULT, task
 
 _OPEN = 64
 """Shards kept open at a time: far below what a process may have, and a shard is quickly opened again."""
@@ -102,7 +104,10 @@ def open_shards(name: str, place: Place, names: list[str] | None, rule: SplitRul
     parts = {split: _part(index, [numbers[str(file)] for file in files]) for split, files in groups.items()}
     if not any(len(rows) for rows, _ in parts.values()):
         raise UserError(f"{name}: no images in {len(names)} tar file(s)")
-    classes, labels = _classes(name, [rows for rows, _ in parts.values()], place)
+    chosen, (classes, targets) = (
+        index.task or DEFAULT,
+        _targets(name, index, [rows for rows, _ in parts.values()], place),
+    )
     found, start = {}, 0
     for split, (rows, members) in parts.items():
         listed = [index.shards[numbers[str(file)]] for file in groups[split]]
@@ -111,7 +116,8 @@ def open_shards(name: str, place: Place, names: list[str] | None, rule: SplitRul
         if len(set(ids)) < len(ids):
             raise UserError(f"{name}: two samples have one name; write the shards again, or delete their index")
         reader = TarReader(files, members, rows.offset, rows.size, rows.sha256)
-        found[split] = Split.of(split, ids, labels[start : start + len(ids)], reader)
+        own = targets[start : start + len(ids)]
+        found[split] = Split(split, ids, own, reader, np.arange(len(ids), dtype=np.int64), chosen)
         start += len(ids)
     return finish(name, classes, found, rule, notes)
 
@@ -126,6 +132,15 @@ def _part(index: Index, chosen: Sequence[int]) -> tuple[Rows, np.ndarray]:
     order = np.argsort(members, kind="stable")
     order = order[np.searchsorted(members[order], 0) :]
     return index.rows.take(order), members[order]
+
+
+def _targets(name: str, index: Index, parts: list[Rows], place: Place) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names and targets of the samples, part after part: by the index where it has the task's own, else classes."""
+    if index.task is None:
+        return _classes(name, parts, place)
+    with refusing(place.where(INDEX)):
+        told = [json.loads(text) for rows in parts for text in rows.target or ()]
+        return index.names, task(index.task).target.restored(told, len(index.names))
 
 
 def _classes(name: str, parts: list[Rows], place: Place) -> tuple[tuple[str, ...], np.ndarray]:

@@ -17,6 +17,8 @@ from vitrail.errors import UserError
 _LABELS = (".cls", ".json", ".txt")
 _PICKLES = (".pkl", ".pickle", ".pyd", ".pth", ".pt")
 _MAX_LABEL_BYTES = 1 << 20
+WRITTEN = "vitrail"
+"""The key by which a .json member says for which task it was written here."""
 _JSON_KEYS = ("label", "cls", "class", "class_name", "class_id", "target")
 
 
@@ -96,6 +98,11 @@ def _label(archive: tarfile.TarFile, info: tarfile.TarInfo, ending: str, where: 
             document = int(text) if text.isascii() and text.lstrip("-").isdigit() else text or None
         else:
             document = json.loads(text)
+            if isinstance(document, dict) and WRITTEN in document:
+                raise UserError(
+                    f"{where} is a target for {document[WRITTEN]}, which is read by way of the shards' index.parquet: "
+                    "fetch that again, or write the shards again with vitrail data shard"
+                )
             if isinstance(document, dict):
                 document = next((document[key] for key in _JSON_KEYS if key in document), None)
         if isinstance(document, str) and len(document.encode()) > LONGEST:  # fails on JSON that spells what is no text

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import BadCell, ReadColumns
+from vitrail.tasks.base import Audit, Audited, BadCell, ReadColumns
 
 UNLABELLED = -1
 COLUMN_NAMES = ("label", "class", "class_name", "category", "cls")
@@ -57,6 +57,17 @@ class ClassTarget(base.Target):
 
     def labels(self, targets: np.ndarray) -> np.ndarray:
         return targets
+
+    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+        counts = {
+            split: np.bincount(each.targets[each.targets >= 0], minlength=len(names)) for split, each in splits.items()
+        }
+        balance = {
+            name: {split: int(count[place]) for split, count in counts.items()} for place, name in enumerate(names)
+        }
+        totals = [sum(each.values()) for each in balance.values()]
+        told = f"{len(totals):,}  (of {min(totals):,} to {max(totals):,} images)" if totals else "none"
+        return Audit(balance, lines=[(self.plural, told)])
 
 
 def _is_number(cell: str) -> bool:

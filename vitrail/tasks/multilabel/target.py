@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import BadCell, ReadColumns
+from vitrail.tasks.base import Audit, Audited, BadCell, ReadColumns
 
 UNKNOWN = -1
 JOIN = "|"
@@ -17,6 +18,7 @@ _TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "": UNKNOW
 
 class LabelTarget(base.Target):
     precedence = 0
+    plural = "labels"
 
     def unknown(self, count: int) -> np.ndarray:
         return np.full((count, 1), UNKNOWN, dtype=np.int8)
@@ -54,9 +56,6 @@ class LabelTarget(base.Target):
         if joined:
             raise UserError(f"{where}: the label {joined[0]!r} has a {JOIN!r} in it, which stands between labels")
 
-    def counted(self, names: Sequence[str]) -> str:
-        return f"{len(names)} labels"
-
     def from_columns(self, columns: Mapping[str, Sequence[str]], asked: bool = False) -> ReadColumns | None:
         """Reads one column of labels joined by "|", where an empty cell is a picture without any; or columns of 0 and
         1, one a label, where a row of empty cells is a picture that nobody has looked at."""
@@ -67,6 +66,39 @@ class LabelTarget(base.Target):
             return None
         (cells,) = columns.values()
         return _joined(cells) if asked or any(JOIN in cell for cell in cells) else None
+
+    def from_folders(self, folders: Sequence[Sequence[int]], names: Sequence[str]) -> np.ndarray:
+        targets = np.zeros((len(folders), len(names)), dtype=np.int8)
+        for row, places in enumerate(folders):
+            targets[row, list(places)] = 1
+        return targets
+
+    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+        """Counts the labels, those that occur once or never, and the pictures that have none."""
+        from vitrail.tasks.multilabel.audit import audit
+
+        return audit(splits, names)
+
+    def stored(self, target: np.ndarray) -> list[int] | None:
+        """Gives the places of the labels; None where they are not known."""
+        return None if (target < 0).any() else np.flatnonzero(target).tolist()
+
+    def restored(self, stored: Sequence[Any], outputs: int) -> np.ndarray:
+        targets = np.zeros((len(stored), outputs), dtype=np.int8)
+        for row, places in enumerate(stored):
+            if places is None:
+                targets[row] = UNKNOWN
+                continue
+            if not isinstance(places, list) or any(type(place) is not int for place in places):
+                raise ValueError("a sample's labels are not a list of places")
+            if places and not 0 <= min(places) <= max(places) < outputs:
+                raise ValueError(f"a sample has a label that is none of the {outputs}")
+            targets[row, places] = 1
+        return targets
+
+    def document(self, target: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        places = self.stored(target)
+        return {"labels": None if places is None else [names[place] for place in places]}
 
 
 def _flags(columns: Mapping[str, Sequence[str]]) -> ReadColumns:

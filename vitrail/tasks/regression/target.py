@@ -8,6 +8,7 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
+from vitrail.tasks.base import Audit, Audited
 from vitrail.tasks.regression.scale import MEAN, STD
 
 BINS, LEAST = 10, 5
@@ -18,7 +19,7 @@ RESERVED = ("path", "error")
 
 
 class NumberTarget(base.Target):
-    plural = "numbers"
+    plural = contents = "numbers"
 
     def unknown(self, count: int) -> np.ndarray:
         """Makes [count, 1]: how many numbers there would be, nobody has said."""
@@ -87,6 +88,28 @@ class NumberTarget(base.Target):
         if not found or len(found) < len(numbers):
             return None
         return tuple(columns), np.stack(found, axis=1)
+
+    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+        """Finds the range of each number, outliers, and numbers that are always the same."""
+        from vitrail.tasks.regression.audit import audit
+
+        return audit(splits, names)
+
+    def stored(self, target: np.ndarray) -> list[float | None]:
+        """Gives the numbers, None for what is unknown."""
+        return [value if np.isfinite(value) else None for value in target.tolist()]
+
+    def restored(self, stored: Sequence[Any], outputs: int) -> np.ndarray:
+        for row in stored:
+            if not isinstance(row, list) or len(row) != outputs:
+                raise ValueError(f"a sample does not have {outputs} numbers")
+            if any(value is not None and type(value) not in (int, float) for value in row):
+                raise ValueError("a sample has something that is no number")
+        values = [[np.nan if value is None else float(value) for value in row] for row in stored]
+        return np.array(values, dtype=np.float64).reshape(len(stored), outputs)
+
+    def document(self, target: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        return {"numbers": dict(zip(names, self.stored(target), strict=True))}
 
 
 def _numbers(cells: Sequence[str]) -> np.ndarray | None:
