@@ -4,6 +4,7 @@
     model = vitrail.load("Ti/16")             # published weights; a bundle, a run, a weights file, hf:owner/name
     vitrail.save(model, "my-bundle")
     model.predict("photo.jpg")                # also a list of paths, bytes, Pillow images, arrays, tensors
+    vitrail.evaluate(model, "photos")         # how good it is; also few_shot and cross_validate
     model.preprocess("photo.jpg")             # the tensor that model(...) takes
     vitrail.export(model, "model.onnx")
 
@@ -17,6 +18,7 @@ from vitrail.version import __version__
 
 if TYPE_CHECKING:
     from vitrail import inspect
+    from vitrail.assessment import EvaluationSettings, cross_validate, evaluate, few_shot
     from vitrail.checkpoints.bundle import save
     from vitrail.checkpoints.convert import convert
     from vitrail.checkpoints.load import load
@@ -43,6 +45,10 @@ _HOMES = {
     "embed": "vitrail.inference.functions",
     "preprocess": "vitrail.inference.functions",
     "export": "vitrail.inference.export",
+    "evaluate": "vitrail.assessment",
+    "few_shot": "vitrail.assessment",
+    "cross_validate": "vitrail.assessment",
+    "EvaluationSettings": "vitrail.assessment",
     "fit": "vitrail.train",
     "finetune": "vitrail.transfer",
     "recipe": "vitrail.recipes",
@@ -53,6 +59,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "EvaluationSettings",
     "ModelConfig",
     "Preprocessing",
     "Recorder",
@@ -62,8 +69,11 @@ __all__ = [
     "convert",
     "cost",
     "create",
+    "cross_validate",
     "embed",
+    "evaluate",
     "export",
+    "few_shot",
     "finetune",
     "fit",
     "inspect",

@@ -15,10 +15,11 @@ from PIL import Image
 import vitrail
 from tests.conftest import toy
 from tests.warm import run
-from vitrail.cli import evaluate, main
+from vitrail.cli import main
 from vitrail.config import Preprocessing
 from vitrail.data import open_source
 from vitrail.data.loader import EvaluationLoader
+from vitrail.io.progress import tracked
 
 GREY = Preprocessing(image_size=8, mean=(0.5,), std=(0.5,), crop="squash")
 
@@ -256,9 +257,8 @@ def test_a_bar_appears_only_for_a_person_who_has_waited(monkeypatch):
             return True
 
     for stream, patience, shown in ((Terminal(), -1, True), (Terminal(), 60, False), (io.StringIO(), -1, False)):
-        monkeypatch.setattr(evaluate, "_PATIENCE", patience)
         monkeypatch.setattr("sys.stderr", stream)
-        assert list(evaluate.progress(iter(range(3)), 3, "reading")) == [0, 1, 2]
+        assert list(tracked(iter(range(3)), 3, "reading", after=patience)) == [0, 1, 2]
         assert ("reading" in stream.getvalue()) == shown
 
 

@@ -27,11 +27,11 @@ import vitrail
 import vitrail.cli
 import vitrail.inference.engines.torch
 from tests.conftest import toy
+from vitrail import assessment
 from vitrail.cli import embed, evaluate, predict
 from vitrail.cli import main as vitrail_main
 from vitrail.config import Preprocessing
 from vitrail.errors import UserError
-from vitrail.evaluation import measure as measuring
 from vitrail.inference.jobs import parquet
 from vitrail.inference.jobs.process_files import ProcessFile
 
@@ -148,7 +148,7 @@ def lose_the_second(folder: Path) -> Callable[[], None]:
             raise UserError(f"{folder} is on fire")
 
         if os.environ["RANK"] == "1":
-            measuring.measure = measure
+            assessment.measure = measure
 
     return install
 

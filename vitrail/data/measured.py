@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vitrail.config import DataConfig
 from vitrail.data.sources import open_source
-from vitrail.data.sources.base import Source, SplitRule
+from vitrail.data.sources.base import Source, Split, SplitRule
 from vitrail.errors import UserError
 
 
@@ -34,7 +34,7 @@ def training_data(source: Source, config: DataConfig) -> dict[str, Any]:
 
 
 def open_to_measure(
-    data: str, provenance: Mapping[str, Any], split: str | None = None, task: str | None = None
+    data: Source | str | Path, provenance: Mapping[str, Any], split: str | None = None, task: str | None = None
 ) -> Measured:
     """Opens a source with the splits that a model's training cut, if it was trained on it, and chooses a split.
 
@@ -42,17 +42,18 @@ def open_to_measure(
     the part that training set aside.
 
     Args:
-        data: The source.
+        data: The source, or one that is open, which keeps its splits; a note says where training cut others.
         provenance: Where the model came from, as its card says; its `data` names what it was trained on, and how.
         split: The split to measure; None chooses.
         task: What the model answers, and the data has to; None: whatever the data tells.
     """
-    source = open_source(data, task=task)
+    source = data if isinstance(data, Source) else open_source(data, task=task)
     facts = provenance.get("data")
     facts = facts if isinstance(facts, Mapping) else {}
     same = bool(facts) and facts.get("fingerprint") == source.fingerprint()
     trained = same or _place(facts.get("source")) == _place(source.name)
-    if trained and _rule(facts) != SplitRule():
+    ruled = trained and _rule(facts) != SplitRule()
+    if ruled and not isinstance(data, Source):
         source = _opened(data, _rule(facts), task)
     cut = [each for each in ("test", "val") if each in source.made_splits]
     own = [each for each in ("test", "val") if each in source.splits and each not in cut]
@@ -62,7 +63,30 @@ def open_to_measure(
         split = cut[0] if trained and cut else "all"
     elif split not in cut:
         return Measured(source, split, "")
-    return Measured(source, split, _sentence(source, split, trained, same, bool(facts)))
+    sentence = _sentence(source, split, trained, same, bool(facts))
+    if ruled and isinstance(data, Source) and split != "all":
+        sentence += f"; it is measured as it was opened, and training cut it by {_rule(facts)}"
+    return Measured(source, split, sentence)
+
+
+def labelled(source: Source, name: str, single_class: bool = False) -> tuple[Split, list[str]]:
+    """Takes the samples of a split that have a target, and says in a sentence how many have none.
+
+    Args:
+        source: The data.
+        name: The split.
+        single_class: Whether what is needed is the one class of each sample, which not every source has.
+    """
+    whole = source.split(name)
+    known = (whole.labels >= 0 if single_class else whole.known).nonzero()[0]
+    if not len(whole):
+        raise UserError(f"{source.name}: the split {name!r} has no samples")
+    source.check_labelled()
+    if not len(known):
+        raise UserError(f"{source.name}: no sample of {name!r} has a label, so there is nothing to compare with")
+    if len(known) == len(whole):
+        return whole, []
+    return whole.subset(known), [f"{len(whole) - len(known):,} samples of {name} have no label: left out"]
 
 
 def _sentence(source: Source, split: str, trained: bool, unchanged: bool, told: bool) -> str:
@@ -89,7 +113,7 @@ def _rule(facts: Mapping[str, Any]) -> SplitRule:
         raise UserError(f"the model's card names a split rule that is not understood: {dict(told or {})}") from error
 
 
-def _opened(data: str, rule: SplitRule, task: str | None) -> Source:
+def _opened(data: str | Path, rule: SplitRule, task: str | None) -> Source:
     fractions = {"val_fraction": rule.val_fraction, "test_fraction": rule.test_fraction}
     return open_source(data, split_seed=rule.seed, task=task, **fractions)
 

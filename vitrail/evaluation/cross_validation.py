@@ -2,12 +2,15 @@
 every sample is asked once of a head that was solved without it."""
 
 import statistics
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitrail.errors import UserError
 from vitrail.evaluation.features import Features
 from vitrail.random_stream import permutation
 from vitrail.tasks import Meaning
@@ -54,6 +57,23 @@ class CrossValidation:
             "balanced_accuracy": statistics.fmean(fold.balanced_accuracy for fold in self.folds),
             "per_fold": [dict(vars(fold)) for fold in self.folds],
         }
+
+
+def check(folds: int) -> None:
+    """Refuses, with a UserError, fewer folds than one to learn from and one to ask."""
+    if folds < 2:
+        raise UserError(f"--folds {folds}: at least 2 are needed, one to learn from; 5 is usual")
+
+
+def rare(labels: Tensor, classes: Sequence[str], folds: int) -> list[str]:
+    """Says in a sentence which classes have fewer samples than folds; nothing where none has."""
+    counts = Counter(labels.tolist())
+    few = [label for label in counts if counts[label] < folds]
+    if not few:
+        return []
+    least = min(few, key=lambda label: counts[label])
+    short = f"{len(few)} of {len(counts)} classes have fewer images than folds"
+    return [f"{short}, {classes[least]!r} only {counts[least]}: not every fold asks of them"]
 
 
 def cross_validate(features: Features, classes: tuple[str, ...], folds: int, seed: int = 0) -> CrossValidation:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vitrail.data import Source
+from vitrail.errors import UserError
 from vitrail.evaluation import knn
 from vitrail.evaluation.features import Features
 from vitrail.random_stream import permutation
@@ -24,6 +26,27 @@ L2 = 1024.0
 
 Shots = int | Literal["all"]
 Method = Literal["ridge", "knn", "probe"]
+
+
+def check(shots: Sequence[Shots], methods: Sequence[Method], seeds: int) -> None:
+    """Refuses, with a UserError, what cannot be drawn or measured."""
+    if not shots or any(isinstance(count, int) and count < 1 for count in shots):
+        raise UserError(f"--shots {' '.join(map(str, shots))}: give numbers of images from 1 up, or all")
+    if not methods:
+        raise UserError("--methods: give at least one of ridge, knn, probe")
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: at least 1 is needed")
+
+
+def splits(source: Source, test: str | None) -> tuple[str, str]:
+    """Names the splits to learn from and to test on. test: what was asked for, or None."""
+    name = test or next((each for each in ("test", "val") if each in source.splits), None)
+    if "train" not in source.splits or name is None:
+        there = ", ".join(source.splits)
+        raise UserError(f"{source.name}: has {there} alone; few-shot learns from train and tests on test or val")
+    if name in ("train", "all"):
+        raise UserError(f"--split {name}: holds the images that are learned from; test on val or test")
+    return "train", name
 
 
 def draw(labels: Tensor, shots: int, seed: int) -> Tensor:
@@ -43,6 +66,17 @@ def short_classes(labels: Tensor, shots: int, num_classes: int) -> dict[int, int
     """The classes that have fewer samples than shots, and how many they have."""
     counts = labels.bincount(minlength=num_classes).tolist()
     return {label: count for label, count in enumerate(counts) if count < shots}
+
+
+def shortages(labels: Tensor, shots: Sequence[Shots], classes: Sequence[str]) -> list[str]:
+    """Says in a sentence which classes have fewer training samples than shots; nothing where none has."""
+    most = max((count for count in shots if isinstance(count, int)), default=0)
+    short = short_classes(labels, most, len(classes))
+    if not short:
+        return []
+    fewest = min(short, key=lambda label: short[label])
+    counted = f"{len(short)} of {len(classes)} classes have fewer training images than shots"
+    return [f"{counted}, {classes[fewest]!r} only {short[fewest]}: of these all are used"]
 
 
 @dataclass(frozen=True)

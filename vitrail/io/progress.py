@@ -2,9 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+PATIENCE = 2.0
+"""Seconds before a bar appears in `tracked`: what is done sooner needs none."""
+
+_Item = TypeVar("_Item")
 
 
 @contextmanager
@@ -37,6 +42,14 @@ def progress(what: str, total: int, after: float = 0.0, unit: str = "") -> Itera
         yield advance
     finally:
         bar.stop()
+
+
+def tracked(items: Iterable[_Item], total: int, what: str, after: float = PATIENCE) -> Iterator[_Item]:
+    """Gives the items, under a bar that appears once `after` seconds have gone by. total: how many there are."""
+    with progress(what, total, after) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 @contextmanager
