@@ -15,7 +15,7 @@ from vitrail.config import OptimizerConfig
 from vitrail.config.positions import POSITION_KINDS, PositionKind, Positions
 from vitrail.models.attention import Recorder
 from vitrail.models.cost import cost
-from vitrail.models.positions import POSITION_EMBEDDINGS, PositionEmbedding, interpolate, sincos
+from vitrail.models.positions import PositionEmbedding, interpolate, position_embedding, sincos
 from vitrail.training.optimizer import build as build_optimizer
 
 GRIDS = [((7, 7), (12, 12)), ((14, 14), (24, 24)), ((12, 12), (5, 5)), ((8, 8), (6, 15)), ((8, 8), (1, 9))]
@@ -206,7 +206,10 @@ def test_positions_none_makes_the_model_blind_to_order():
 
 
 def test_every_kind_has_a_name_facts_and_a_class():
-    assert get_args(Positions) == tuple(POSITION_KINDS) == tuple(POSITION_EMBEDDINGS)
+    assert get_args(Positions) == tuple(POSITION_KINDS)
+    kinds = [position_embedding(toy(positions=name).config) for name in POSITION_KINDS]
+    assert all(isinstance(kind, PositionEmbedding) for kind in kinds)
+    assert len({type(kind) for kind in kinds}) == len(kinds)
 
 
 @pytest.mark.parametrize("where", ["stem", "every_layer"])
@@ -244,8 +247,9 @@ def test_a_new_kind_is_one_class_and_one_entry(monkeypatch, tmp_path):
         rows, columns = config.grid
         return {"row_embed": (1, rows, config.width), "column_factor": (1, columns, 1)}
 
-    monkeypatch.setitem(POSITION_KINDS, "product", PositionKind(tensors, divisor=2, divisor_reason="it is a test"))
-    monkeypatch.setitem(POSITION_EMBEDDINGS, "product", Product())
+    entry = PositionKind("positions.Product", tensors, divisor=2, divisor_reason="it is a test")
+    monkeypatch.setitem(POSITION_KINDS, "product", entry)
+    monkeypatch.setattr("vitrail.models.positions.Product", Product, raising=False)
     with pytest.raises(vitrail.UserError, match="product positions need a width divisible by 2, not 33: it is a test"):
         toy(positions="product", width=33, num_heads=3)
     model = toy(positions="product", image_size=(16, 24))

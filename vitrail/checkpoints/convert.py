@@ -2,15 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import bundle, google, huggingface, timm, torchvision
+from vitrail.checkpoints import bundle, timm
 from vitrail.checkpoints.files import (
     TORCH_SUFFIXES,
     WeightsFrom,
@@ -19,29 +18,15 @@ from vitrail.checkpoints.files import (
     torch_file,
     write_model_folder,
 )
+from vitrail.checkpoints.formats import FORMATS, WeightsFormat, weights_format
 from vitrail.checkpoints.load import METADATA_KEY, Source, assemble, load, open_source, resize
 from vitrail.checkpoints.peers import PeerMissing, outputs
-from vitrail.checkpoints.rules import Rule, Tensors, write
+from vitrail.checkpoints.rules import Tensors, write
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.io.files import Fill, json_text, write_file
 from vitrail.models.build import Model
 from vitrail.models.card import Card
-
-Format = Literal["bundle", "timm", "huggingface", "google", "torchvision"]
-ENDINGS: dict[str, tuple[str, ...]] = {
-    "bundle": ("",),
-    "huggingface": ("",),
-    "timm": ("", ".safetensors", *TORCH_SUFFIXES),
-    "torchvision": (".safetensors", *TORCH_SUFFIXES),
-    "google": (".npz",),
-}
-TARGETS: dict[str, Callable[[Tensors, ModelConfig], list[Rule]]] = {
-    "timm": timm.target_rules,
-    "huggingface": huggingface.target_rules,
-    "google": google.target_rules,
-    "torchvision": torchvision.target_rules,
-}
 
 
 @dataclass
@@ -65,7 +50,7 @@ class Report:
 def convert(
     source: str | Path,
     destination: str | Path,
-    to: Format = "bundle",
+    to: str = "bundle",
     *,
     model: str | ModelConfig | None = None,
     image_size: int | tuple[int, int] | None = None,
@@ -104,8 +89,8 @@ def convert(
                 del state[name]
         fitted, state = _fit(loaded.config, state, to, report)
         _warn_of_constants(fitted, to, destination, report)
-        rules = TARGETS[to](state, fitted)
-        _write(to, destination, write(rules, state), fitted, loaded.card, state, overwrite)
+        rules = weights_format(to).rules(state, fitted)
+        _write(weights_format(to), destination, write(rules, state), fitted, loaded.card, state, overwrite)
         names = {rule.native: rule.foreign for rule in rules}
     report.mapped = [
         {"source": list(found.reading.origin[name]), "result": list(names[name])}
@@ -119,13 +104,14 @@ def convert(
 
 
 def _check_destination(destination: Path, to: str, overwrite: bool) -> None:
-    if to not in get_args(Format):
-        raise UserError(f"there is no format {to!r}; there are {', '.join(get_args(Format))}")
+    if to not in ("bundle", *FORMATS):
+        raise UserError(f"there is no format {to!r}; there are {', '.join(('bundle', *FORMATS))}")
+    endings = ("",) if to == "bundle" else weights_format(to).endings
     ending = (
         destination.suffix.lower() if destination.suffix.lower() in (".npz", ".safetensors", *TORCH_SUFFIXES) else ""
     )
-    if ending not in ENDINGS[to]:
-        wanted = " or ".join(ending or "no ending (a folder)" for ending in ENDINGS[to])
+    if ending not in endings:
+        wanted = " or ".join(ending or "no ending (a folder)" for ending in endings)
         raise UserError(f"{destination}: --to {to} writes to a name with {wanted}")
     if destination.exists() and not overwrite:
         raise UserError(f"{destination}: exists already; choose another name or give --overwrite")
@@ -142,16 +128,17 @@ def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[
         report.notes.append(f"WARNING: {to} cannot hold the pre-training head: {what} was dropped; features remain")
         state = {name: tensor for name, tensor in state.items() if name not in gone}
         config = config.with_(num_classes=0, representation_size=config.representation_size if keeps_pooler else 0)
-    if to in ("google", "torchvision", "huggingface"):
+    target = weights_format(to)
+    if target.fills_in:
         config, state = _add_zeros(config, state, to, report)
-    if to in ("google", "torchvision") and config.positions == "sincos":
+    if target.tensors_only and config.positions == "sincos":
         config = config.with_(positions="learned")
         report.notes.append("the fixed sine-cosine positions are written as learned ones, the same numbers")
-    known = {"google": "gelu_tanh", "torchvision": "gelu"}.get(to)
-    if known and config.activation != known:
+    if target.activation and config.activation != target.activation:
+        form = "tanh" if target.activation == "gelu_tanh" else "exact"
         report.notes.append(
-            f"WARNING: {to}'s own code computes the {'tanh' if to == 'google' else 'exact'} GELU, this model the other "
-            "form: its logits there will differ in the third digit"
+            f"WARNING: {to}'s own code computes the {form} GELU, this model the other form: its logits there will "
+            "differ in the third digit"
         )
     if to == "google" and config.stages is not None and config.stem_arithmetic != "official":
         report.notes.append("WARNING: the official code standardises weights with other constants than this model")
@@ -165,7 +152,7 @@ def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[
 
 def _warn_of_constants(config: ModelConfig, to: str, destination: Path, report: Report) -> None:
     """What a file of that format cannot say, and its reader will assume otherwise."""
-    bare = to in ("google", "torchvision") or destination.suffix.lower() in TORCH_SUFFIXES
+    bare = weights_format(to).tensors_only or destination.suffix.lower() in TORCH_SUFFIXES
     if config.norm_eps != 1e-6 and (bare or to == "timm"):
         report.notes.append(
             f"WARNING: {to}'s code computes LayerNorm with eps 1e-06, this model with {config.norm_eps:g}"
@@ -198,7 +185,7 @@ def _add_zeros(config: ModelConfig, state: Tensors, to: str, report: Report) -> 
 
 
 def _write(
-    to: str,
+    target: WeightsFormat,
     destination: Path,
     tensors: Tensors,
     config: ModelConfig,
@@ -208,7 +195,7 @@ def _write(
 ) -> None:
     metadata = {METADATA_KEY: json.dumps(config.to_json())}
     suffix = destination.suffix.lower()
-    if to == "google":
+    if suffix == ".npz":
         write_file(destination, npz(tensors), overwrite)
     elif suffix in TORCH_SUFFIXES:
         write_file(destination, torch_file(tensors), overwrite)
@@ -216,28 +203,8 @@ def _write(
         write_file(destination, safetensors(tensors, metadata), overwrite)
     else:
         preprocessing = card.preprocessing or bundle.default_preprocessing(config)
-        if to == "huggingface":
-            documents = {
-                "config.json": huggingface.config_json(config, card, state),
-                "preprocessor_config.json": huggingface.preprocessor_json(preprocessing),
-            }
-        else:
-            documents = {"config.json": _timm_folder(config, card, preprocessing)}
+        documents = target.documents(config, card, preprocessing, state)
         write_model_folder(destination, _folder(safetensors(tensors, metadata), documents), overwrite)
-
-
-def _timm_folder(config: ModelConfig, card: Card, preprocessing: Preprocessing) -> dict[str, Any]:
-    timm.describe(config)  # a folder timm cannot build would be of no use
-    document = {
-        **timm.model_config_json(config),
-        "num_classes": config.num_classes,
-        "num_features": config.width,
-        "pretrained_cfg": timm.pretrained_config(config, preprocessing),
-    }
-    if card.label_names and config.num_classes:
-        document["label_names"] = list(card.label_names)
-        document["label_descriptions"] = card.label_descriptions
-    return document
 
 
 def _folder(weights: Fill, documents: dict[str, Any]) -> Fill:

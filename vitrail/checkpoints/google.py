@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.preprocessing import SQUASHED
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of
 from vitrail.checkpoints.told import NOTHING, Told
@@ -20,6 +22,22 @@ RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "Mlp
 PRESENT = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 BLOCK = "Transformer/encoderblock_"
 PREFIXES = ("opt/target/", "params/")
+
+
+class Google(WeightsFormat):
+    endings = (".npz",)
+    preprocessing = SQUASHED
+    activation = "gelu_tanh"
+    tensors_only = fills_in = True
+
+    def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
+        return recognises(tensors)
+
+    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+        return from_google(tensors, told)
+
+    def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+        return target_rules(state, config)
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:

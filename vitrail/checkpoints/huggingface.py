@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.preprocessing import SQUASHED
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, stacked, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
 from vitrail.checkpoints.told import NOTHING, Told, note_of
@@ -44,6 +46,30 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
 }
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+
+
+class HuggingFace(WeightsFormat):
+    endings = ("",)
+    preprocessing = SQUASHED
+    fills_in = True
+    patches = PATCHES
+
+    def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
+        return recognises(tensors)
+
+    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+        return from_huggingface(tensors, told)
+
+    def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+        return target_rules(state, config)
+
+    def documents(
+        self, config: ModelConfig, card: Card, preprocessing: Preprocessing, state: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        return {
+            "config.json": config_json(config, card, state),
+            "preprocessor_config.json": preprocessor_json(preprocessing),
+        }
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:

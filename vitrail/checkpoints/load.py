@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import architectures, bundle, families, google, hub, huggingface, published, timm, torchvision
+from vitrail.checkpoints import architectures, bundle, families, hub, huggingface, published, timm
 from vitrail.checkpoints.files import SUFFIXES, Contents, WeightsFrom, read_tensors
+from vitrail.checkpoints.formats import FORMATS, Beside, weights_format
 from vitrail.checkpoints.labels import IMAGENET_NOTE, attach_imagenet, attach_labels
 from vitrail.checkpoints.preprocessing import asked, assumed
 from vitrail.checkpoints.rules import Reading, Tensors
@@ -25,7 +26,6 @@ from vitrail.models.card import Card
 from vitrail.models.sizes import name_for
 
 METADATA_KEY = "vitrail"
-PATCHES = {"timm": timm.PATCHES, "huggingface": huggingface.PATCHES}
 BEHIND = re.compile(
     r"\w*(head|proj|predictor|decoder|mask_token|prototype|classifier|logit|queue|loss|pooler|text|dino|ibot|student|"
     r"teacher|ema|momentum|optim|n_averaged|step|epoch)|fc\.|center$"
@@ -230,7 +230,7 @@ def _recognise(path: Path, contents: Contents, told: Told, info: dict[str, Any] 
     try:
         if not header:
             told = told.joined(_facts_beside(tensors, told, info), "config.json")
-        reading = _read_format(tensors, told, header, folder=bool(info))
+        reading = _read_format(tensors, told, "header" if header else "folder" if info else "nothing")
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
@@ -256,18 +256,10 @@ def _facts_beside(tensors: Tensors, told: Told, info: dict[str, Any]) -> dict[st
     return facts
 
 
-def _read_format(tensors: Tensors, told: Told, header: bool, folder: bool) -> Reading:
-    if google.recognises(tensors):
-        return google.from_google(tensors, told)
-    if huggingface.recognises(tensors):
-        return huggingface.from_huggingface(tensors, told)
-    if torchvision.recognises(tensors):
-        return torchvision.from_torchvision(tensors, told)
-    if timm.recognises(tensors):
-        # Files of ours may hold what no tensor shows (relative positions, axial blocks): the header is the model.
-        if header and told.config:
-            return timm.reading_for(told.config, tensors, "timm")
-        return timm.from_timm(tensors, told, folder)
+def _read_format(tensors: Tensors, told: Told, beside: Beside) -> Reading:
+    for known in map(weights_format, FORMATS):
+        if known.recognises(tensors):
+            return known.read(tensors, told, beside)
     raise UserError(
         f"not a ViT, hybrid or BiT checkpoint that is known; its tensors begin {', '.join(list(tensors)[:4])}"
     )
@@ -282,7 +274,7 @@ def _refuse_misnamed(path: Path, reading: Reading) -> None:
     optional = ("cls_token", "dist_token", "reg_token", "pos_embed", "head.weight", "head.bias", "fc_norm.weight")
     foreign = ("cls", "pre_logits/kernel", "pre_logits/bias", "head/kernel", "head/bias", "classifier.weight")
     biases = {name.removesuffix("weight") + "bias" for name in used if name.endswith("weight")}
-    patches = PATCHES.get(reading.format, "")
+    patches = weights_format(reading.format).patches
     owner = reading.origin.get("patch_embed.proj.weight", ("",))[0].removesuffix(patches)
     for name in list(reading.dropped)[:1000]:
         inside = name.startswith((*layers, "patch_embed."))

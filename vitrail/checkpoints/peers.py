@@ -27,7 +27,8 @@ def outputs(format: str, path: Path, tensors: Tensors, config: ModelConfig, imag
         "torchvision": _torchvision,
     }
     if format not in ask:
-        raise PeerMissing("the official JAX code is not a package" if format == "google" else "vitrail itself wrote it")
+        why = {"google": "the official JAX code is not a package", "bundle": "vitrail itself wrote it"}
+        raise PeerMissing(why.get(format, f"no library here is asked about {format}"))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:

@@ -1,9 +1,12 @@
 """Preprocessing for weights that carry none: by name, by field, or what their format's own code does."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from vitrail.checkpoints.formats import FORMATS, weights_format
 from vitrail.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing
 from vitrail.errors import UserError
 
@@ -11,15 +14,10 @@ NAMED: dict[str, dict[str, Any]] = {
     "imagenet": {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "resample": "bicubic", "crop_fraction": 0.9},
     "half": {"mean": (0.5,) * 3, "std": (0.5,) * 3, "resample": "bicubic", "crop_fraction": 0.9},
 }
-# The official code resizes the whole picture to a square; torchvision's own presets resize to 256 and crop 224.
-BY_FORMAT: dict[str, dict[str, Any]] = {
-    "google": {**NAMED["half"], "resample": "bilinear", "crop": "squash", "crop_fraction": 1.0},
-    "huggingface": {**NAMED["half"], "resample": "bilinear", "crop": "squash", "crop_fraction": 1.0},
-    "torchvision": {**NAMED["imagenet"], "resample": "bilinear", "crop_fraction": 0.875},
-    "timm": NAMED["imagenet"],
-}
-
-
+SQUASHED: Mapping[str, Any] = MappingProxyType(
+    {**NAMED["half"], "resample": "bilinear", "crop": "squash", "crop_fraction": 1.0}
+)
+"""As the official code does it: the whole picture is resized to a square."""
 FIELDS = ("mean", "std", "crop", "crop_fraction", "resample", "range")
 
 
@@ -74,8 +72,8 @@ def _field(text: str, config: ModelConfig) -> tuple[str, Any]:
 
 def assumed(format: str, config: ModelConfig) -> tuple[Preprocessing, str]:  # noqa: A002
     """(preprocessing, the note that says so)."""
-    facts = BY_FORMAT.get(format, NAMED["half"])
-    preprocessing = _for(facts, config)
+    facts = weights_format(format).preprocessing if format in FORMATS else {}
+    preprocessing = _for(facts or NAMED["half"], config)
     return preprocessing, f"the weights carry no preprocessing; assumed {words(preprocessing)}"
 
 
@@ -90,7 +88,7 @@ def normalised(preprocessing: Preprocessing) -> str:
     return f"mean {mean}, std {std}"
 
 
-def _for(facts: dict[str, Any], config: ModelConfig) -> Preprocessing:
+def _for(facts: Mapping[str, Any], config: ModelConfig) -> Preprocessing:
     if config.channels != 3:
         facts = {**facts, "mean": (0.5,) * config.channels, "std": (0.5,) * config.channels}
     return Preprocessing(image_size=config.image_size, **facts)

@@ -6,16 +6,21 @@ kept as a 1 x 1 convolution. `describe` says how `timm.create_model` builds the 
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
+from vitrail.checkpoints.files import TORCH_SUFFIXES
+from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.preprocessing import NAMED
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
 from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import Interpolation, ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.models.build import build
+from vitrail.models.card import Card
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "backbone.", "encoder.", "timm_model.")
 PATCHES = "patch_embed.proj.weight"
@@ -35,6 +40,39 @@ HYBRIDS: dict[tuple[int, ...], str] = {
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
+
+
+class Timm(WeightsFormat):
+    endings = ("", ".safetensors", *TORCH_SUFFIXES)
+    preprocessing = MappingProxyType(NAMED["imagenet"])
+    patches = PATCHES
+
+    def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
+        return recognises(tensors)
+
+    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+        # Files of ours may hold what no tensor shows (relative positions, axial blocks): the header is the model.
+        if beside == "header" and told.config:
+            return reading_for(told.config, tensors, "timm")
+        return from_timm(tensors, told, folder=beside == "folder")
+
+    def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+        return target_rules(state, config)
+
+    def documents(
+        self, config: ModelConfig, card: Card, preprocessing: Preprocessing, state: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        describe(config)  # a folder timm cannot build would be of no use
+        document = {
+            **model_config_json(config),
+            "num_classes": config.num_classes,
+            "num_features": config.width,
+            "pretrained_cfg": pretrained_config(config, preprocessing),
+        }
+        if card.label_names and config.num_classes:
+            document["label_names"] = list(card.label_names)
+            document["label_descriptions"] = card.label_descriptions
+        return {"config.json": document}
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:

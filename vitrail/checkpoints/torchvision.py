@@ -1,9 +1,13 @@
 """torchvision's vit_b_16 and its sisters: a class token, learned positions, exact GELU, nothing else."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from torch import Tensor
 
+from vitrail.checkpoints.files import TORCH_SUFFIXES
+from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.preprocessing import NAMED
 from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
 from vitrail.checkpoints.told import NOTHING, Told, note_of
@@ -13,6 +17,23 @@ from vitrail.errors import UserError
 LAYER = "encoder.layers.encoder_layer_"
 PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
 """(width, depth) of torchvision's own models: their heads are known."""
+
+
+class Torchvision(WeightsFormat):
+    endings = (".safetensors", *TORCH_SUFFIXES)
+    # torchvision's own presets resize to 256 and crop 224.
+    preprocessing = MappingProxyType({**NAMED["imagenet"], "resample": "bilinear", "crop_fraction": 0.875})
+    activation = "gelu"
+    tensors_only = fills_in = True
+
+    def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
+        return recognises(tensors)
+
+    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+        return from_torchvision(tensors, told)
+
+    def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+        return target_rules(state, config)
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:

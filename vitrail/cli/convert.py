@@ -3,13 +3,19 @@
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from vitrail.checkpoints.formats import FORMATS
 from vitrail.cli import emit_json, note
 from vitrail.cli.weights import Flags, NamedWeights
 
+if TYPE_CHECKING:
+    Target = str
+else:
+    Target = Literal[("bundle", *FORMATS)]
+"""The names of what can be written."""
 NUMBERED = re.compile(r"(blocks\.|layers?\.|encoderblock_|encoder_layer_|stages\.|block|unit)\d+")
 
 
@@ -17,7 +23,7 @@ def command(
     source: Annotated[str, tyro.conf.Positional],
     destination: Annotated[Path, tyro.conf.Positional],
     *,
-    to: Literal["bundle", "timm", "huggingface", "google", "torchvision"] = "bundle",
+    to: Target = "bundle",
     overwrite: bool = False,
     no_check: bool = False,
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
@@ -32,7 +38,7 @@ def command(
     Args:
         source: What to convert.
         destination: A folder for bundle and huggingface; .npz for google; a folder, .safetensors or .pth for timm;
-            .safetensors or .pth for torchvision.
+            .safetensors or .pth for torchvision and others.
         to: The format to write.
         overwrite: Replace what is there.
         no_check: Do not run the two models to compare their logits.

@@ -1,7 +1,7 @@
 """The kinds of positions (Appendix D.4, Table 8), as far as they can be known without torch.
 
 A kind is an entry of `POSITION_KINDS` here, which configurations, costs and the optimizer ask, and a class in
-`vitrail.models.positions`, which computes.
+`vitrail.models`, which computes and which the entry names.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from vitrail.config.model import ModelConfig
 
-Positions = Literal["none", "learned", "learned_2d", "relative", "sincos"]
-"""The names of the kinds, for types and help texts."""
-
 Shapes = dict[str, tuple[int, ...]]
 """Shapes of tensors by their names in the state dict."""
 
@@ -22,6 +19,8 @@ Shapes = dict[str, tuple[int, ...]]
 class PositionKind:
     """Describes one kind of positions. The defaults describe a kind that has no tensors."""
 
+    computed_by: str
+    """Names the class in `vitrail.models`: file and class."""
     tensors: Callable[["ModelConfig"], Shapes] = lambda config: {}
     """Gives the shapes of all tensors that the kind adds to a model."""
     learned: bool = True
@@ -78,14 +77,25 @@ def _layers(config: "ModelConfig") -> int:
 
 
 POSITION_KINDS: dict[str, PositionKind] = {
-    "none": PositionKind(no_places="The model has no positions"),
-    "learned": PositionKind(_learned),
-    "learned_2d": PositionKind(_learned_2d, divisor=2, divisor_reason="half is for rows, half for columns"),
+    "none": PositionKind("positions.PositionEmbedding", no_places="The model has no positions"),
+    "learned": PositionKind("positions.Learned", _learned),
+    "learned_2d": PositionKind(
+        "positions.Learned2D", _learned_2d, divisor=2, divisor_reason="half is for rows, half for columns"
+    ),
     "relative": PositionKind(
+        "positions.Relative",
         _relative,
         in_attention=True,
         attention_cost=_relative_cost,
         no_places="The model's positions are relative offsets",
     ),
-    "sincos": PositionKind(_sincos, learned=False, divisor=4, divisor_reason="sine and cosine of two axes"),
+    "sincos": PositionKind(
+        "positions.SineCosine", _sincos, learned=False, divisor=4, divisor_reason="sine and cosine of two axes"
+    ),
 }
+
+if TYPE_CHECKING:
+    Positions = str
+else:
+    Positions = Literal[tuple(POSITION_KINDS)]
+"""The names of the kinds, for help texts."""

@@ -1,4 +1,4 @@
-"""Learning without labels: the settings of the three objectives that have any of their own."""
+"""Learning without labels: the objectives there are, and the settings of those that have any of their own."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -7,6 +7,25 @@ from vitrail.config.fields import pair
 from vitrail.errors import UserError
 
 PatchTarget = Literal["mean", "small", "pixels"]
+
+
+@dataclass(frozen=True)
+class ObjectiveKind:
+    """Describes an objective that needs no labels, as far as it can be known without torch."""
+
+    computed_by: str
+    """Names the class in `vitrail.training.objectives`: file and class."""
+    hides_patches: bool = False
+    """Whether it chooses patches that the model does not see: then it refuses hybrids, patch dropout, and pictures of
+    a single patch."""
+
+
+SELF_SUPERVISED: dict[str, ObjectiveKind] = {
+    "masked_patch": ObjectiveKind("masked_patch.MaskedPatch", hides_patches=True),
+    "mae": ObjectiveKind("mae.MaskedAutoencoder", hides_patches=True),
+    "dino": ObjectiveKind("dino.SelfDistillation"),
+}
+"""The objectives that need no labels; settings, where there are any, are fields of TrainConfig of the same names."""
 
 
 @dataclass(frozen=True)

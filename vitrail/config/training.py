@@ -8,11 +8,9 @@ from vitrail.config.data import DataConfig, TransformConfig
 from vitrail.config.fields import check_fields, pair
 from vitrail.config.model import ModelConfig
 from vitrail.config.preprocessing import Preprocessing
-from vitrail.config.self_supervision import DinoConfig, MaeConfig, MaskedPatchConfig
+from vitrail.config.self_supervision import SELF_SUPERVISED, DinoConfig, MaeConfig, MaskedPatchConfig
 from vitrail.errors import UserError
 
-SELF_SUPERVISED: tuple[str, ...] = ("masked_patch", "mae", "dino")
-"""The objectives that need no labels; their settings are the fields of the same names."""
 Precision = Literal["float32", "bf16", "fp16"]
 Freeze = Literal["nothing", "backbone"]
 FirstHead = Literal["zero", "closed_form"]
@@ -234,6 +232,7 @@ def _check_self_supervised(config: TrainConfig) -> None:
                 f"dino: local_size {small[0]} x {small[1]} is larger than the pictures, {large[0]} x {large[1]}: leave "
                 "--dino.local-size out, or choose a smaller one"
             )
+    if not SELF_SUPERVISED[name].hides_patches:
         return
     if model.stages is not None:
         raise UserError(f"objective {name} hides patches of pixels, and the stem of a hybrid sees beyond a patch")

@@ -1,6 +1,6 @@
 """Where a patch is: the kinds of position embeddings (Appendix D.4, Table 8), each a class, and how they change grid.
 
-A kind is a `PositionEmbedding` here, and an entry of `vitrail.config.positions` for what must be known without torch.
+A kind is a `PositionEmbedding`, and an entry of `vitrail.config.positions` for what must be known without torch.
 The tensors are the model's own, under the names that the field shares: a kind makes them, and is given them.
 """
 
@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Interpolation, ModelConfig
+from vitrail.config.entries import imported
+from vitrail.config.positions import POSITION_KINDS
 
 Grid = tuple[int, int]
 
@@ -158,17 +160,16 @@ class Relative(PositionEmbedding):
         return RelativeBias(config)
 
 
-POSITION_EMBEDDINGS: dict[str, PositionEmbedding] = {
-    "none": PositionEmbedding(),
-    "learned": Learned(),
-    "learned_2d": Learned2D(),
-    "relative": Relative(),
-    "sincos": SineCosine(),
-}
+_made: dict[str, PositionEmbedding] = {}
+"""The kinds that were asked for, by the names of their classes."""
 
 
 def position_embedding(config: ModelConfig) -> PositionEmbedding:
-    return POSITION_EMBEDDINGS[config.positions]
+    """Gives the kind of positions that a configuration names."""
+    entry = POSITION_KINDS[config.positions].computed_by
+    if entry not in _made:
+        _made[entry] = imported("vitrail.models", entry)()
+    return _made[entry]
 
 
 class RelativeBias(nn.Module):

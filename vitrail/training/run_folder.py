@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config import TrainConfig
-from vitrail.config.training import SELF_SUPERVISED
+from vitrail.config.self_supervision import SELF_SUPERVISED
 from vitrail.data import Source
 from vitrail.data.loader import Batch
 from vitrail.data.ranges import resolved

@@ -3,12 +3,14 @@
 import difflib
 import glob
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from vitrail.config import DataConfig
+from vitrail.config.entries import imported
 from vitrail.data.decode import EXTENSIONS
-from vitrail.data.sources.base import UNLABELLED, Sample, Source, Split, SplitRule
+from vitrail.data.sources.base import UNLABELLED, Sample, Source, SourceKind, Split, SplitRule
 from vitrail.data.sources.classes import match_classes
 from vitrail.data.sources.folder import files_split, open_images
 from vitrail.data.sources.listing import expand_braces
@@ -31,11 +33,9 @@ __all__ = [
 ]
 
 _EMBEDDED = ("digits", "mnist5k")
-_KINDS = (
-    "digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, a .csv or .parquet "
-    "table of image files, .tar shards, .parquet, COCO JSON or its folder, a folder of idx or CIFAR files, "
-    "hf:owner/name, or a URL of shards or .parquet"
-)
+SOURCE_KINDS = ("table.TableFile", "coco.Coco", "cifar.CifarFolder", "idx.IdxFolder")
+"""The kinds of files and folders that are recognised by a glance, each as file and class; the first that recognises a
+path opens it. What none does is shards, or images."""
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.xz", ".tar.bz2", ".7z", ".rar")
 
 
@@ -70,16 +70,16 @@ def _open(text: str, rule: SplitRule, task: str | None) -> Source:
 
         return open_remote(text, rule)
     path = Path(text).expanduser()
+    if path.exists() and (kind := next((each for each in _source_kinds() if each.recognises(path)), None)):
+        return kind.open(path, rule, task)
     if path.is_dir():
         return _open_folder(path, rule, task)
-    if path.is_file() and (table := _open_table(path, rule, task)) is not None:
-        return table
     if path.is_file():
         return _open_files(text, [path], path.parent, rule)
     if any(mark in text for mark in "*?[{"):
         return _open_glob(path, rule)
     near = difflib.get_close_matches(text, _EMBEDDED, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"give one of: {_KINDS}"
+    hint = f"did you mean {near[0]!r}?" if near else f"give one of: {_choices()}"
     raise UserError(f"there is no source {text!r}: no such file or folder; {hint}")
 
 
@@ -128,18 +128,22 @@ def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
     return replace(source, splits={**source.splits, part: kept})
 
 
-def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
-    from vitrail.data.sources.cifar import cifar_folder, open_cifar
-    from vitrail.data.sources.coco import annotations, open_coco
-    from vitrail.data.sources.folder import open_folder
-    from vitrail.data.sources.idx import is_idx_folder, open_idx
+def _source_kinds() -> Iterator[SourceKind]:
+    return (imported("vitrail.data.sources", entry)() for entry in SOURCE_KINDS)
 
-    if annotations(path):
-        return open_coco(path, rule)
-    if cifar_folder(path):
-        return open_cifar(path, rule)
-    if is_idx_folder(path):
-        return open_idx(path, rule)
+
+def _choices() -> str:
+    """Lists what a source can be."""
+    kinds = ", ".join(kind.words for kind in _source_kinds())
+    return (
+        "digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, "
+        f"{kinds}, .tar shards, .parquet, hf:owner/name, or a URL of shards or .parquet"
+    )
+
+
+def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
+    from vitrail.data.sources.folder import open_folder
+
     # An index whose shards are all gone is still one, and says which are missing.
     if _holds(path, ".tar") or _is_shard_index(path / "index.parquet"):
         from vitrail.data.sources.shards import open_shards
@@ -148,16 +152,6 @@ def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
     if _holds(path, ".parquet"):
         return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
     return open_folder(path, rule, task)
-
-
-def _open_table(path: Path, rule: SplitRule, task: str | None) -> Source | None:
-    """Opens one file that lists other files; None where it is none."""
-    from vitrail.data.sources.coco import open_coco
-    from vitrail.data.sources.table import is_table, open_table
-
-    if path.suffix.lower() == ".json":
-        return open_coco(path, rule)
-    return open_table(path, rule, task) if is_table(path) else None
 
 
 def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
@@ -171,7 +165,7 @@ def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> So
         raise UserError(f"{first} is an archive: unpack it and give the folder")
     if "ubyte" in first.name or "batch" in first.name:
         raise UserError(f"{first} is one file of several: give its folder, {first.parent}")
-    raise UserError(f"{first} is not a source; give one of: {_KINDS}")
+    raise UserError(f"{first} is not a source; give one of: {_choices()}")
 
 
 def _open_sharded(name: str, place: LocalPlace, names: list[str], rule: SplitRule) -> Source:

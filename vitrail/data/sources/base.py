@@ -6,10 +6,12 @@ Everything else (splitting, fingerprints, lookup) is here, once.
 
 import hashlib
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +32,7 @@ __all__ = [
     "Sample",
     "ShardedReader",
     "Source",
+    "SourceKind",
     "Split",
     "SplitRule",
     "finish",
@@ -307,6 +310,21 @@ class SplitRule:
     seed: int = 0
     val_fraction: float = 0.1
     test_fraction: float = 0.1
+
+
+class SourceKind(ABC):
+    """A format of files or folders; `SOURCE_KINDS` of `vitrail.data.sources` lists those there are."""
+
+    words: ClassVar[str]
+    """What a person gives: "a folder of idx files"."""
+
+    @abstractmethod
+    def recognises(self, path: Path) -> bool:
+        """Tells whether a file or folder that exists is of this kind, by a glance."""
+
+    @abstractmethod
+    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+        """Opens it. rule: how to cut splits that it does not have. asked: the task that the person named, if any."""
 
 
 def finish(

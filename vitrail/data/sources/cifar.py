@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.decode import BadImage, decode
-from vitrail.data.sources.base import Source, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
 from vitrail.data.sources.classes import numbered_classes
 from vitrail.data.sources.listing import class_names_in
 from vitrail.data.sources.plain_pickle import read_plain_pickle
@@ -26,6 +26,16 @@ _SUBFOLDERS = (
     "package",
 )
 _Read = Callable[[Path], tuple[np.ndarray, np.ndarray]]
+
+
+class CifarFolder(SourceKind):
+    words = "a folder of CIFAR files"
+
+    def recognises(self, path: Path) -> bool:
+        return path.is_dir() and cifar_folder(path) is not None
+
+    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+        return open_cifar(path, rule)
 
 
 def cifar_folder(folder: Path) -> Path | None:

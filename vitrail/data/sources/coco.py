@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.splits import split_named
 from vitrail.errors import UserError
@@ -27,6 +27,16 @@ class Annotations:
     """Names by their ids, in the order of those: they have gaps."""
     marked: list[tuple[int, int]]
     """(picture, category) of each annotation."""
+
+
+class Coco(SourceKind):
+    words = "COCO JSON or its folder"
+
+    def recognises(self, path: Path) -> bool:
+        return bool(annotations(path)) if path.is_dir() else path.suffix.lower() == ".json"
+
+    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+        return open_coco(path, rule)
 
 
 def annotations(folder: Path) -> list[Path]:

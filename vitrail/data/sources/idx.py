@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
 from vitrail.data.sources.classes import numbered_classes
 from vitrail.data.sources.listing import class_names_in
 from vitrail.errors import UserError
@@ -21,6 +21,16 @@ _FASHION_CLASSES = (
 )
 _SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "val"}
 _LIMIT = 16 << 30
+
+
+class IdxFolder(SourceKind):
+    words = "a folder of idx files"
+
+    def recognises(self, path: Path) -> bool:
+        return path.is_dir() and is_idx_folder(path)
+
+    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+        return open_idx(path, rule)
 
 
 def is_idx_folder(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.parquet import holds_bytes
 from vitrail.data.sources.splits import SPLIT_NAMES
@@ -44,6 +44,16 @@ class Table:
         found = {each.strip().lower(): each for each in reversed(self.columns)}
         name = next((found[each] for each in names if each in found), None)
         return None if name is None else (name, self.columns.pop(name))
+
+
+class TableFile(SourceKind):
+    words = "a .csv or .parquet table of image files"
+
+    def recognises(self, path: Path) -> bool:
+        return path.is_file() and is_table(path)
+
+    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+        return open_table(path, rule, asked)
 
 
 def is_table(path: Path) -> bool:

@@ -1,23 +1,15 @@
 """What a model is trained for: each objective turns a batch into losses."""
 
 from vitrail.config import TrainConfig
+from vitrail.config.entries import imported
+from vitrail.config.self_supervision import SELF_SUPERVISED
 from vitrail.models.build import Model
 from vitrail.models.vit import ViT
 from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Moment, Objective
-from vitrail.training.objectives.dino import SelfDistillation
-from vitrail.training.objectives.mae import MaskedAutoencoder
-from vitrail.training.objectives.masked_patch import MaskedPatch
 from vitrail.training.objectives.supervised import Supervised
 
-__all__ = ["OBJECTIVES", "Illustration", "Losses", "Moment", "Objective", "create", "objective_class"]
-
-OBJECTIVES: dict[str, type[Objective]] = {
-    "masked_patch": MaskedPatch,
-    "mae": MaskedAutoencoder,
-    "dino": SelfDistillation,
-}
-"""Those that need no labels, by the names that a configuration has for them; every other name is a loss of a task."""
+__all__ = ["Illustration", "Losses", "Moment", "Objective", "create", "objective_class"]
 
 
 def create(config: TrainConfig, model: Model, settings: LossSettings) -> Objective:
@@ -29,5 +21,7 @@ def create(config: TrainConfig, model: Model, settings: LossSettings) -> Objecti
 
 
 def objective_class(config: TrainConfig) -> type[Objective]:
-    """Gives the class of the objective, which says before there is a model what training by it needs."""
-    return OBJECTIVES.get(config.objective, Supervised)
+    """Gives the class of the objective, which says before there is a model what training by it needs. A name that is
+    none of those that need no labels is a loss of the task."""
+    kind = SELF_SUPERVISED.get(config.objective)
+    return Supervised if kind is None else imported("vitrail.training.objectives", kind.computed_by)
