@@ -162,7 +162,7 @@ def test_an_open_source_with_other_splits_than_training_cut_is_said(tmp_path):
     (lambda: vitrail.few_shot("bundle", "digits", seeds=0), "at least 1"),
     (lambda: vitrail.few_shot("bundle", "digits", split="train"), "holds the images that are learned from"),
     (lambda: vitrail.cross_validate("bundle", "digits", folds=1), "at least 2"),
-], ids=str)  # fmt: skip
+], ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "call")  # fmt: skip
 def test_what_cannot_be_measured_is_said(folder, monkeypatch, call, words):
     monkeypatch.chdir(folder)
     with pytest.raises(vitrail.UserError, match=words):
