@@ -18,9 +18,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CLIENTS, REQUESTS = 8, 160
@@ -53,7 +53,7 @@ def training(folder: Path) -> Callable[[], object]:
         model=model, data=DataConfig("digits"), steps=8, batch_size=32, optimizer=OptimizerConfig(lr=1e-4)
     )
     runs = iter(range(10**6))
-    return lambda: fit(config, folder / f"run-{next(runs)}")
+    return lambda: fit(config, folder / f"run-{os.getpid()}-{next(runs)}")
 
 
 def predict(folder: Path) -> Callable[[], object]:
@@ -81,20 +81,19 @@ def serve(folder: Path) -> Callable[[], object]:
     while not ready():
         time.sleep(0.2)
 
-    def client(number: int) -> None:
+    def client(number: int) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         for place in range(number, REQUESTS, CLIENTS):
-            connection.request("POST", "/v1/predict", bodies[place % len(bodies)], {"Content-Type": "image/jpeg"})
+            connection.request("POST", "/predict", bodies[place % len(bodies)], {"Content-Type": "image/jpeg"})
             answer = connection.getresponse()
             answer.read()
-            assert answer.status == 200, answer.status
+            if answer.status != 200:
+                raise RuntimeError(f"status {answer.status}")
+        return number
 
     def run() -> None:
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            assert len(list(clients.map(client, range(CLIENTS)))) == CLIENTS
 
     return run
 
