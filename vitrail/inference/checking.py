@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from vitrail.data import match_classes
+from vitrail.data.inputs import find
 from vitrail.data.loader import EvaluationLoader
 from vitrail.data.measured import open_to_measure
 from vitrail.errors import UserError
 from vitrail.inference.accuracy_drop import Drop, estimate_drop
 from vitrail.inference.engines import Engine
 from vitrail.inference.engines.facts import Facts
-from vitrail.inference.inputs import find
 from vitrail.inference.predictor import prepared
 from vitrail.io.progress import progress
 
