@@ -31,9 +31,9 @@ from PIL import Image
 import vitrail
 from vitrail.checkpoints.convert import convert
 from vitrail.checkpoints.peers import import_peer
+from vitrail.data.inputs import find
 from vitrail.inference.choose import open_engine
 from vitrail.inference.export import export
-from vitrail.inference.inputs import find
 from vitrail.inference.jobs.outputs import open_writer
 from vitrail.inference.predictor import Predictor, default_workers
 from vitrail.tasks.base import Asked

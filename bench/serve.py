@@ -268,7 +268,7 @@ import litserve
 from vitrail.inference.choose import open_engine
 from vitrail.tasks.base import PLAIN
 from vitrail.tasks.classification.answer import PART
-from vitrail.inference.predictor import ArrayNormaliser
+from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform
 import numpy as np
 

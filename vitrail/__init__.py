@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoints.convert import convert
     from vitrail.checkpoints.load import load
     from vitrail.config import ModelConfig, Preprocessing, TrainConfig
+    from vitrail.data.inputs import Prepared
     from vitrail.errors import UserError
     from vitrail.inference.export import export
     from vitrail.inference.functions import embed, predict, preprocess
@@ -44,6 +45,7 @@ _HOMES = {
     "predict": "vitrail.inference.functions",
     "embed": "vitrail.inference.functions",
     "preprocess": "vitrail.inference.functions",
+    "Prepared": "vitrail.data.inputs",
     "export": "vitrail.inference.export",
     "evaluate": "vitrail.assessment",
     "few_shot": "vitrail.assessment",
@@ -61,6 +63,7 @@ _HOMES = {
 __all__ = [
     "EvaluationSettings",
     "ModelConfig",
+    "Prepared",
     "Preprocessing",
     "Recorder",
     "TrainConfig",

@@ -5,9 +5,10 @@
     vitrail.inspect.rollout(model, ["a.jpg", "b.jpg"])        # [images, rows, columns]
     vitrail.inspect.report(model, "photos", "report")         # report.html, numbers.json, PNG files
 
-Images are paths (files, folders, globs), Pillow images, arrays [rows, columns, channels], or a list of these: they are
-prepared as the model's bundle says. Tensors (batch, channels, rows, columns) are taken as prepared already. Attention
-is recorded explicitly only here; everywhere else the fused kernel stays on.
+Images are all that `vitrail.predict` takes, prepared by the same code as the model's bundle says: paths (files,
+folders, globs, archives), bytes of an image file, Pillow images, arrays [rows, columns, channels], tensors [channels,
+rows, columns], or lists of these. What is prepared already, at any size the model can cut into patches, is given as
+`vitrail.Prepared(tensor)`. Attention is recorded explicitly only here; everywhere else the fused kernel stays on.
 """
 
 from collections.abc import Iterable

@@ -15,11 +15,11 @@ from vitrail.data.decode import from_array, to_array
 from vitrail.data.doctor import check_source
 from vitrail.data.doctor_report import render
 from vitrail.data.loader import EvaluationLoader, Normaliser, TrainingLoader
+from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.randaugment import OPERATIONS, colour_jitter
 from vitrail.data.ranges import measure, range_notes, resolved
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
 from vitrail.errors import UserError
-from vitrail.inference.predictor import ArrayNormaliser
 from vitrail.random_stream import Draws
 
 TWELVE = (0.0, 4095.0)

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 from tests.inference.conftest import encoded
+from vitrail.data import inputs
 from vitrail.data.decode import BadImage
+from vitrail.data.inputs import find, from_memory
 from vitrail.errors import UserError
-from vitrail.inference import inputs
-from vitrail.inference.inputs import find, from_memory
 
 
 def names(found) -> list[str]:
@@ -80,8 +80,10 @@ def test_of_many_pictures_in_memory_one_that_is_not_there_has_a_row(photos, tmp_
 def test_one_picture_is_told_from_several(photos):
     one = np.zeros((8, 8, 3), np.uint8)
     single = [photos / "n0" / "00.png", encoded(1), Image.fromarray(one), one, torch.zeros(3, 8, 8), one[None], [one]]
+    single.append(inputs.Prepared(torch.zeros(1, 3, 8, 8)))
     assert [inputs.several(each) for each in single] == [False] * len(single)
     many = [photos, f"{photos}/*", "photos.zip", [one, one], np.stack([one, one]), torch.zeros(2, 3, 8, 8), iter([one])]
+    many.append(inputs.Prepared(torch.zeros(2, 3, 8, 8)))
     assert [inputs.several(each) for each in many] == [True] * len(many)
 
 

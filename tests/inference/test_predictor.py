@@ -17,14 +17,15 @@ from vitrail.config import Preprocessing
 from vitrail.data import open_source
 from vitrail.data.decode import BadImage, decode_planes, to_array
 from vitrail.data.geometry import evaluation_crop, evaluation_shrink
+from vitrail.data.inputs import Input, find
 from vitrail.data.loader import EvaluationLoader, Normaliser
+from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
 from vitrail.evaluation.measure import measure
 from vitrail.inference.engines.torch import TorchEngine
 from vitrail.inference.functions import embed, predict
-from vitrail.inference.inputs import Input, find
-from vitrail.inference.predictor import ArrayNormaliser, Predictor
+from vitrail.inference.predictor import Predictor
 from vitrail.tasks.classification.meter import Accuracy
 
 

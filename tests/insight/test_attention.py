@@ -7,6 +7,7 @@ import torch
 import vitrail
 from tests.conftest import pictures, toy
 from vitrail.checkpoints.convert import convert
+from vitrail.data.inputs import Prepared
 from vitrail.insight.attention import attention, batch_size, class_attention, record, whole
 from vitrail.insight.images import Images
 from vitrail.models.attention import Recorder
@@ -37,7 +38,7 @@ def test_attention_equals_transformers_eager_attention_on_the_same_weights(peers
     images = pictures(model, batch=3)
     with torch.inference_mode():
         theirs = twin(images, output_attentions=True).attentions
-    ours = vitrail.inspect.attention(model, images)
+    ours = vitrail.inspect.attention(model, Prepared(images))
     assert ours.shape == (3, 3, 4, *(2 * [model.config.tokens]))
     assert np.abs(ours - torch.stack(theirs, dim=1).numpy()).max() <= 1e-5
 
@@ -58,9 +59,9 @@ def test_recording_changes_the_logits_by_rounding_only(fields):
 def test_rows_of_attention_sum_to_1_and_batches_do_not_mix(fields):
     model = toy(**fields)
     images = pictures(model, batch=3)
-    together = vitrail.inspect.attention(model, images)
+    together = vitrail.inspect.attention(model, Prepared(images))
     assert np.allclose(together.sum(-1), 1, atol=1e-5)
-    alone = np.concatenate([vitrail.inspect.attention(model, images[each : each + 1]) for each in range(3)])
+    alone = np.concatenate([vitrail.inspect.attention(model, Prepared(images[each : each + 1])) for each in range(3)])
     assert np.abs(together - alone).max() <= 1e-6
 
 
@@ -88,7 +89,7 @@ def test_the_fused_kernel_is_used_wherever_nothing_is_recorded(monkeypatch):
         torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or fused(*a, **k)
     )
     model = toy()
-    vitrail.inspect.attention(model, pictures(model), layers=[1])
+    vitrail.inspect.attention(model, Prepared(pictures(model)), layers=[1])
     assert len(calls) == 2, "two of three layers"
     model(pictures(model))
     assert len(calls) == 5
@@ -97,11 +98,11 @@ def test_the_fused_kernel_is_used_wherever_nothing_is_recorded(monkeypatch):
 def test_layers_can_be_chosen_and_counted_from_the_end():
     model = toy()
     images = pictures(model)
-    every = vitrail.inspect.attention(model, images)
-    assert np.abs(vitrail.inspect.attention(model, images, layers=[2, 0]) - every[:, [2, 0]]).max() <= 1e-6
-    assert np.abs(vitrail.inspect.attention(model, images, layers=[-1]) - every[:, [2]]).max() <= 1e-6
+    every = vitrail.inspect.attention(model, Prepared(images))
+    assert np.abs(vitrail.inspect.attention(model, Prepared(images), layers=[2, 0]) - every[:, [2, 0]]).max() <= 1e-6
+    assert np.abs(vitrail.inspect.attention(model, Prepared(images), layers=[-1]) - every[:, [2]]).max() <= 1e-6
     with pytest.raises(vitrail.UserError, match="no layer 3: there are 3, counted from 0"):
-        vitrail.inspect.attention(model, images, layers=[3])
+        vitrail.inspect.attention(model, Prepared(images), layers=[3])
 
 
 @pytest.mark.parametrize(
@@ -118,25 +119,25 @@ def test_layers_can_be_chosen_and_counted_from_the_end():
 def test_class_attention_is_the_row_the_classifier_reads(fields, rows):
     model = toy(**fields)
     images = pictures(model)
-    whole_attention = vitrail.inspect.attention(model, images)
+    whole_attention = vitrail.inspect.attention(model, Prepared(images))
     first = model.config.prefix_tokens
     expected = whole_attention[:, :, :, list(rows), first:].mean(axis=3).reshape(2, 3, 4, 4, 4)
-    assert np.abs(vitrail.inspect.class_attention(model, images) - expected).max() <= 1e-6
+    assert np.abs(vitrail.inspect.class_attention(model, Prepared(images)) - expected).max() <= 1e-6
 
 
 def test_another_resolution_than_the_models_own():
     model = toy(registers=1)
-    found = vitrail.inspect.attention(model, torch.randn(1, 3, 16, 40))
+    found = vitrail.inspect.attention(model, Prepared(torch.randn(1, 3, 16, 40)))
     assert found.shape[-1] == 2 + 2 * 5
-    assert vitrail.inspect.class_attention(model, torch.randn(1, 3, 16, 40)).shape[-2:] == (2, 5)
+    assert vitrail.inspect.class_attention(model, Prepared(torch.randn(1, 3, 16, 40))).shape[-2:] == (2, 5)
 
 
 def test_a_model_in_training_is_looked_at_without_dropout_and_goes_on_training():
     model = toy(dropout=0.5, attention_dropout=0.5, drop_path=0.5)
     images = pictures(model)
-    expected = vitrail.inspect.attention(model, images)
+    expected = vitrail.inspect.attention(model, Prepared(images))
     model.train()
-    assert np.array_equal(vitrail.inspect.attention(model, images), expected)
+    assert np.array_equal(vitrail.inspect.attention(model, Prepared(images)), expected)
     assert model.training
 
 
@@ -152,14 +153,14 @@ def test_a_result_that_no_memory_holds_is_refused_before_it_is_made(monkeypatch)
     monkeypatch.setattr("vitrail.insight.attention.LARGEST_RESULT", 10_000)
     model = toy()
     with pytest.raises(vitrail.UserError, match="choose layers"):
-        attention(model, Images(model, pictures(model)))
-    assert class_attention(model, Images(model, pictures(model))).shape == (2, 3, 4, 4, 4)
+        attention(model, Images(model, Prepared(pictures(model))))
+    assert class_attention(model, Images(model, Prepared(pictures(model)))).shape == (2, 3, 4, 4, 4)
 
 
 def test_bit_has_no_attention():
     model = vitrail.create("BiT-R50x1", image_size=32, num_classes=3)
     with pytest.raises(vitrail.UserError, match=r"ResNet.*no attention"):
-        vitrail.inspect.attention(model, torch.zeros(1, 3, 32, 32))
+        vitrail.inspect.attention(model, Prepared(torch.zeros(1, 3, 32, 32)))
 
 
 def test_the_recorder_of_the_model_gives_the_same():
@@ -168,5 +169,5 @@ def test_the_recorder_of_the_model_gives_the_same():
     recorder = Recorder("attention")
     with torch.inference_mode():
         model.encode(model.embed(images), record=recorder)
-    ours = vitrail.inspect.attention(model, images)
+    ours = vitrail.inspect.attention(model, Prepared(images))
     assert np.array_equal(ours[:, 1], recorder.attention[1].numpy())

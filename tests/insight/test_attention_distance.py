@@ -9,6 +9,7 @@ import torch
 import vitrail
 from tests.conftest import pictures, toy
 from tests.insight.test_attention import KINDS
+from vitrail.data.inputs import Prepared
 from vitrail.insight.attention_distance import Distances, attention_distance, mean_distances, pixel_distances
 from vitrail.insight.images import Images
 
@@ -33,7 +34,7 @@ def test_it_equals_a_double_loop_over_patches(fields):
     model = toy(**fields)
     images = pictures(model, batch=3)
     config = model.config
-    attention = vitrail.inspect.attention(model, images)
+    attention = vitrail.inspect.attention(model, Prepared(images))
     each = [
         [
             [double_loop(head, config.grid, config.patch_pixels, config.prefix_tokens) for head in layer]
@@ -41,10 +42,10 @@ def test_it_equals_a_double_loop_over_patches(fields):
         ]
         for image in attention
     ]
-    found = attention_distance(model, Images(model, images))
+    found = attention_distance(model, Images(model, Prepared(images)))
     assert np.allclose(found.mean, np.mean(each, axis=0), rtol=1e-5)
     assert np.allclose(found.spread, np.std(each, axis=0), atol=1e-4)
-    assert np.array_equal(vitrail.inspect.attention_distance(model, images), found.mean)
+    assert np.array_equal(vitrail.inspect.attention_distance(model, Prepared(images)), found.mean)
 
 
 GRID, PIXELS = (3, 4), 16
@@ -103,7 +104,7 @@ def test_a_head_that_gives_all_to_the_class_token_has_no_distance_and_no_nan():
 
 def test_it_streams_batch_by_batch_to_the_same_result(monkeypatch):
     model = toy(registers=2)
-    images = Images(model, pictures(model, batch=7))
+    images = Images(model, Prepared(pictures(model, batch=7)))
     at_once = attention_distance(model, images)
     done = []
     monkeypatch.setattr("vitrail.insight.attention_distance.batch_size", lambda config, grid: 2)

@@ -8,6 +8,7 @@ from sklearn.decomposition import PCA
 import vitrail
 from tests.conftest import pictures, toy
 from tests.insight.test_attention import KINDS
+from vitrail.data.inputs import Prepared
 from vitrail.insight.features import as_colours, nearest_patches
 from vitrail.models.attention import Recorder
 
@@ -19,11 +20,11 @@ def test_features_are_the_patches_after_the_final_norm(fields):
     recorder = Recorder("hidden")
     with torch.inference_mode():
         tokens = model.encode(model.embed(images), record=recorder)
-    found = vitrail.inspect.patch_features(model, images)
+    found = vitrail.inspect.patch_features(model, Prepared(images))
     first, shape = model.config.prefix_tokens, (3, *model.config.grid, 32)
     assert found.shape == shape
     assert np.allclose(found, tokens[:, first:].reshape(shape).numpy(), atol=1e-5)
-    middle = vitrail.inspect.patch_features(model, images, layer=1)
+    middle = vitrail.inspect.patch_features(model, Prepared(images), layer=1)
     assert np.allclose(middle, recorder.hidden[1][:, first:].reshape(shape).numpy(), atol=1e-5)
 
 
@@ -78,6 +79,6 @@ def test_the_same_patch_in_another_image_is_found():
     model = toy(positions="none", class_token=False, pooling="average")
     image = pictures(model, 1)
     images = torch.cat([image, image.roll(8, dims=3)])
-    where, cosines = vitrail.inspect.nearest_patches(model, images, 0, 1, 1)
+    where, cosines = vitrail.inspect.nearest_patches(model, Prepared(images), 0, 1, 1)
     assert where.tolist() == [[1, 1, 2]]
     assert cosines[0] == pytest.approx(1, abs=1e-5)

@@ -1,5 +1,9 @@
 """What may be given as images, and what is said of what may not."""
 
+import tarfile
+import weakref
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +14,9 @@ from PIL import Image
 import vitrail
 from tests.conftest import toy
 from vitrail.config import Preprocessing
+from vitrail.data.loader import Normaliser
 from vitrail.data.transforms import EvaluationTransform
-from vitrail.insight.images import Images, drawn, expand, short_names, spread, spread_first
+from vitrail.insight.images import Images, chosen, drawn, short_names, spread, spread_first
 from vitrail.insight.question import class_name, find_class
 
 
@@ -22,31 +27,142 @@ def photo(tmp_path):
     return tmp_path / "photo.png", pixels
 
 
-def test_a_path_a_pillow_image_an_array_and_a_tensor_are_the_same_image(photo):
-    path, pixels = photo
+def described():
     model = toy()
     model.card.preprocessing = Preprocessing(image_size=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
-    expected = Images(model, str(path))
+    return model
+
+
+def test_every_kind_of_picture_is_the_same_input_for_predict_and_for_inspect_bit_for_bit(photo):
+    path, pixels = photo
+    model = described()
     seen = EvaluationTransform(model.card.preprocessing)(path.read_bytes())
-    assert np.array_equal(expected.pixels(0), seen), "prepared as the bundle says"
-    tensor = (torch.tensor(seen).permute(2, 0, 1) / 255 - torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)) / torch.tensor(
-        [0.2, 0.3, 0.4]
-    ).view(3, 1, 1)
-    assert torch.allclose(expected.tensor(0), tensor, atol=1e-6)
-    for other in (path, [path], Image.open(path), pixels, pixels[None], [pixels], tensor, tensor[None]):
-        images = Images(model, other)
-        assert len(images) == 1
-        assert torch.allclose(images.tensor(0), tensor, atol=1e-6)
-        assert np.array_equal(images.pixels(0), seen)
+    expected = Normaliser(model.card.preprocessing)(seen[None])
+    with tarfile.open(path.parent / "photos.tar", "w") as archive:
+        archive.add(path, "photo.png")
+    tensor = torch.tensor(pixels).permute(2, 0, 1)
+    kinds = [
+        *(path, str(path), f"{path.parent}/*.png", path.parent, path.parent / "photos.tar", path.read_bytes()),
+        *(Image.open(path), Image.fromarray(pixels), pixels, pixels[None], pixels / 255.0),
+        *(tensor, tensor[None], tensor.double() / 255, (tensor / 255).requires_grad_()),
+    ]
+    for kind in [*kinds, *([each] for each in kinds), *((each,) for each in kinds), kinds]:
+        given = vitrail.preprocess(model, kind)
+        images = Images(model, kind)
+        assert len(images) == len(given)
+        for place in range(len(images)):
+            assert torch.equal(given[place], expected[0])
+            assert torch.equal(images.tensor(place), expected[0])
+            assert np.array_equal(images.pixels(place), seen)
+    assert torch.equal(Images(model, (each for each in kinds)).tensor(len(kinds) - 1), expected[0]), "a generator"
+
+
+def test_a_picture_on_its_side_is_turned_upright_in_memory_too(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    images = Images(described(), [tmp_path / "turned.png", Image.open(tmp_path / "turned.png")])
+    assert torch.equal(images.tensor(0), images.tensor(1))
+    assert images.ids == [str(tmp_path / "turned.png")] * 2
+
+
+def test_what_is_prepared_goes_through_predict_and_inspect_as_it_is(photo):
+    path, model = photo[0], described()
+    prepared = vitrail.preprocess(model, path)
+    assert prepared.min() < 0
+    for values in (prepared, prepared[0], prepared.double(), prepared.numpy(), prepared.clone().requires_grad_()):
+        wrapped = vitrail.Prepared(values)
+        assert torch.equal(vitrail.preprocess(model, wrapped), prepared)
+        images = Images(model, wrapped)
+        assert torch.equal(images.tensor(0), prepared[0])
+        assert np.array_equal(images.pixels(0), Images(model, path).pixels(0))
+    wrapped = vitrail.Prepared(prepared)
+    both = [wrapped, path]
+    assert torch.equal(vitrail.preprocess(model, both), vitrail.preprocess(model, [path, path])), "beside a file"
+    assert model.predict(both)[0].top == model.predict([path, path])[0].top
+    assert np.array_equal(vitrail.embed(model, wrapped), vitrail.embed(model, path))
+    assert np.array_equal(vitrail.inspect.attention(model, wrapped), vitrail.inspect.attention(model, path))
+    three = vitrail.Prepared(prepared.repeat(3, 1, 1, 1))
+    assert len(model.predict(three)) == len(Images(model, three)) == 3
+
+
+def test_what_is_prepared_but_not_said_to_be_is_refused_with_the_remedy(photo):
+    model = described()
+    prepared = vitrail.preprocess(model, photo[0])
+    for unsaid in (prepared, prepared[0], prepared[0].permute(1, 2, 0).numpy(), [prepared]):
+        (answer,) = model.predict(unsaid)
+        assert not answer.top
+        refusals = [refusal(each, model, unsaid) for each in (vitrail.embed, vitrail.inspect.rollout)]
+        for said in (answer.error, *refusals):
+            assert "outside 0..1" in said
+            assert "vitrail.Prepared(" in said
+
+
+def test_what_is_prepared_must_fit(photo):
+    model = described()
+    small = vitrail.Prepared(torch.randn(2, 3, 16, 32))
+    first, second, third = model.predict([small, photo[0]])
+    assert first.error == second.error == "is prepared input of shape (3, 16, 32), where the model takes (3, 32, 32)"
+    assert third.top
+    assert vitrail.inspect.rollout(model, small).shape == (2, 2, 4), "inspect takes any grid"
+    for wrong, words in (
+        (torch.zeros(3, 32, 32, dtype=torch.uint8), "floats"),
+        (torch.zeros(32, 32), "(channels, rows, columns)"),
+        ("photo.png", "not a str"),
+    ):
+        assert words in refusal(vitrail.Prepared, wrong)
+
+
+def test_half_precision_is_taken_as_pixels_and_as_prepared():
+    model = described()
+    exact = (torch.arange(3 * 32 * 32) % 2).view(3, 32, 32)
+    for kind in (torch.bfloat16, torch.float16):
+        assert torch.equal(Images(model, exact.to(kind)).tensor(0), Images(model, exact.float()).tensor(0))
+        assert torch.equal(Images(model, vitrail.Prepared(exact.to(kind))).tensor(0), exact.float())
+
+
+def refusal(function, *arguments) -> str:
+    with pytest.raises(vitrail.UserError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+def names(given, limit: int | None = None) -> list[str]:
+    return [Path(each.path).name for each in chosen(given, limit)]
 
 
 def test_folders_and_globs_are_their_images_sorted(tmp_path):
     for name in ("b/2.png", "a/1.png", "a/notes.txt", ".hidden/3.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert [path.name for path in expand(tmp_path)] == ["1.png", "2.png"]
-    assert [path.name for path in expand([f"{tmp_path}/*/2.png", tmp_path / "a"])] == ["2.png", "1.png"]
-    assert [path.name for path in expand(f"{tmp_path}/**/1.png")] == ["1.png"]
+    assert names(tmp_path) == ["1.png", "2.png"]
+    assert names([f"{tmp_path}/*/2.png", tmp_path / "a"]) == ["2.png", "1.png"]
+    assert names(f"{tmp_path}/**/1.png") == ["1.png"]
+
+
+def test_of_an_archive_or_a_generator_no_more_is_held_than_is_looked_at(tmp_path):
+    with tarfile.open(tmp_path / "many.tar", "w") as archive:
+        for number in range(100):
+            archive.addfile(tarfile.TarInfo(f"{number:02d}.png"))
+    expected = [f"many.tar::{number:02d}.png" for number in range(0, 100, 10)]
+    assert names(tmp_path / "many.tar", 10) == names([tmp_path / "many.tar"], 10) == expected
+    alive = []
+
+    def drawn_later(count: int):
+        for number in range(count):
+            image = Image.new("L", (4, 4), number)
+            alive.append(weakref.ref(image))
+            yield image
+            del image
+            assert sum(each() is not None for each in alive) <= 2 * 10 + 2
+
+    for once in (drawn_later(200), [drawn_later(200)]):
+        kept = [each.read().getpixel((0, 0)) for each in chosen(once, 10)]
+        assert len(kept) == 10
+        assert kept[0] == 0
+        assert np.diff([*kept, 200]).max() <= 32, "spread over all of them"
+    assert len(chosen(drawn_later(7), 10)) == 7
 
 
 @pytest.mark.parametrize(
@@ -63,23 +179,29 @@ def test_an_image_that_is_not_one_is_named(tmp_path, content, words):
 
 def test_nothing_to_look_at(tmp_path):
     model = toy()
-    for nothing in ([], np.zeros((0, 32, 32, 3), np.uint8), torch.zeros(0, 3, 32, 32)):
+    none = torch.zeros(0, 3, 32, 32)
+    for nothing in ([], np.zeros((0, 32, 32, 3), np.uint8), none, vitrail.Prepared(none)):
         with pytest.raises(vitrail.UserError, match="empty"):
             vitrail.inspect.rollout(model, nothing)
-    with pytest.raises(vitrail.UserError, match="no image in this folder"):
-        vitrail.inspect.rollout(model, tmp_path)
-    with pytest.raises(vitrail.UserError, match=r"no such image.*"):
-        vitrail.inspect.rollout(model, tmp_path / "nowhere.jpg")
-    with pytest.raises(vitrail.UserError, match="not a dict"):
-        vitrail.inspect.rollout(model, {"a": 1})
+    Image.new("RGB", (9, 9)).save(tmp_path / "there.png")
+    (tmp_path / "empty").mkdir()
+    for wrong, words in (
+        (tmp_path / "empty", "there is no picture in"),
+        (tmp_path / "nowhere.jpg", "there is no such file"),
+        (f"{tmp_path}/*.jpg", "nothing matches"),
+        ("-", "there is no such file"),
+    ):
+        assert words in refusal(vitrail.inspect.rollout, model, wrong)
+        assert words in refusal(chosen, [tmp_path / "there.png", wrong], 1), "one of many, and not even looked at"
+    assert refusal(vitrail.inspect.rollout, model, {"a": 1}).startswith("a dict is no picture")
 
 
 def test_shapes_that_do_not_fit_are_said(tmp_path):
     model = toy()
     with pytest.raises(vitrail.UserError, match="cannot be cut into patches"):
-        vitrail.inspect.rollout(model, torch.zeros(1, 3, 30, 32))
+        vitrail.inspect.rollout(model, vitrail.Prepared(torch.zeros(1, 3, 30, 32)))
     with pytest.raises(vitrail.UserError, match="same shape"):
-        vitrail.inspect.rollout(model, [torch.zeros(3, 32, 32), torch.zeros(3, 16, 32)])
+        vitrail.inspect.rollout(model, [vitrail.Prepared(torch.zeros(3, side, 32)) for side in (32, 16)])
     with pytest.raises(vitrail.UserError, match="channels"):
         vitrail.inspect.rollout(model, np.zeros((9, 9, 2), np.uint8))
 

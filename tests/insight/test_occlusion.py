@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 import vitrail
 from tests.conftest import pictures, randomised, toy
 from tests.insight.test_attention import KINDS
+from vitrail.data.inputs import Prepared
 from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, places, usual_windows
 from vitrail.insight.question import Question
 from vitrail.insight.ranks import rank_correlation
@@ -54,7 +55,7 @@ def test_it_equals_hiding_each_window_by_hand(windows):
 )
 def test_every_kind_of_model(fields):
     model = toy(**fields)
-    found = vitrail.inspect.occlusion(model, pictures(model))
+    found = vitrail.inspect.occlusion(model, Prepared(pictures(model)))
     assert found.shape == (2, *model.config.grid)
     assert np.isfinite(found).all()
     assert found.std() > 0
@@ -62,7 +63,7 @@ def test_every_kind_of_model(fields):
 
 def test_what_is_hidden_in_a_flat_image_changes_nothing():
     model = toy()
-    assert np.abs(vitrail.inspect.occlusion(model, torch.full((1, 3, 32, 32), 0.3))).max() <= 1e-5
+    assert np.abs(vitrail.inspect.occlusion(model, Prepared(torch.full((1, 3, 32, 32), 0.3)))).max() <= 1e-5
 
 
 @settings(deadline=None)

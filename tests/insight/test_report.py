@@ -12,6 +12,7 @@ from PIL import Image
 import vitrail
 from tests.conftest import pictures, toy
 from tests.insight.test_attention import KINDS
+from vitrail.data.inputs import Prepared
 from vitrail.inference.merging import merge_map, merged
 from vitrail.insight import tiles, words
 from vitrail.insight.explorer import BUDGET, coarsened, explore, map_bytes, membership
@@ -37,7 +38,7 @@ def sentences(numbers) -> list[words.Words]:
 @pytest.mark.parametrize("fields", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
 def test_every_kind_of_model_can_be_looked_at_and_the_numbers_are_numbers(fields):
     model = toy(**fields)
-    numbers = examine(model, pictures(model, batch=3)).to_json()
+    numbers = examine(model, Prepared(pictures(model, batch=3))).to_json()
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
     assert numbers["images"] == {"n": 3, "drawn_by_the_program": False, "with_maps": 3}
     assert numbers["model"]["grid"] == list(model.config.grid)
@@ -137,7 +138,7 @@ def test_the_merging_view_shows_what_merging_merges(written):
     assert numbers["merging"]["per_layer"] == 2, "half of 15 patches in 3 layers"
     assert numbers["merging"]["tokens_left"] == 15 - 3 * 2
     images = pictures(model, 3)
-    groups = vitrail.inspect.merged_patches(model, images, per_layer=4)
+    groups = vitrail.inspect.merged_patches(model, Prepared(images), per_layer=4)
     assert np.array_equal(groups, merge_map(merged(model, 4), images).numpy())
     assert [len(np.unique(each)) for each in groups] == [15 - 4 - 4 - 3] * 3, "at most half of what is left"
     painted = tiles.merged(np.zeros((24, 40, 3), np.uint8), groups[0])
@@ -147,14 +148,14 @@ def test_the_merging_view_shows_what_merging_merges(written):
 def test_without_merging_there_is_no_view_of_it():
     assert examine(toy(depth=1), None).to_json()["merging"] is None
     with pytest.raises(vitrail.UserError, match="axial"):
-        vitrail.inspect.merged_patches(toy(**KINDS["axial"]), torch.zeros(1, 3, 24, 40), 1)
+        vitrail.inspect.merged_patches(toy(**KINDS["axial"]), Prepared(torch.zeros(1, 3, 24, 40)), 1)
 
 
 def test_weights_that_are_not_numbers_are_refused():
     model = toy()
     model.blocks[1].norm1.weight.data[3] = torch.nan
     with pytest.raises(vitrail.UserError, match="NaN"):
-        examine(model, pictures(model))
+        examine(model, Prepared(pictures(model)))
 
 
 def test_a_place_that_cannot_be_written_is_found_out_before_the_model_runs(tmp_path):
@@ -173,9 +174,9 @@ def test_a_place_that_cannot_be_written_is_found_out_before_the_model_runs(tmp_p
 def test_the_embedded_attention_is_the_models_own_in_8_bits(fields):
     model = toy(**fields)
     images = pictures(model, 2)
-    attention = vitrail.inspect.attention(model, images)
-    read = vitrail.inspect.class_attention(model, images)
-    found = explore(model, Images(model, images))
+    attention = vitrail.inspect.attention(model, Prepared(images))
+    read = vitrail.inspect.class_attention(model, Prepared(images))
+    found = explore(model, Images(model, Prepared(images)))
     first = model.config.prefix_tokens
     patches = attention[..., first:, first:]
     expected = np.concatenate([read.reshape(*read.shape[:3], 1, -1), patches], axis=3)  # images, steps, heads, ...
@@ -208,7 +209,7 @@ def test_a_grid_too_fine_for_the_page_is_coarsened_and_shares_stay_shares():
 
 def test_the_embedded_data_stays_within_its_budget():
     model = vitrail.create("Ti/16", num_classes=0, image_size=224)
-    found = explore(model, Images(model, torch.randn(3, 3, 224, 224)))
+    found = explore(model, Images(model, Prepared(torch.randn(3, 3, 224, 224))))
     kept = [maps for each in found.images for maps in (each.average, *each.heads) if maps]
     assert {maps.grid for maps in kept} == {(14, 14)}
     assert sum(maps.levels.nbytes + maps.peaks.nbytes for maps in kept) <= BUDGET

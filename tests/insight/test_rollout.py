@@ -7,6 +7,7 @@ import torch
 import vitrail
 from tests.conftest import pictures, randomised, toy
 from tests.insight.test_attention import KINDS
+from vitrail.data.inputs import Prepared
 from vitrail.insight.images import Images
 from vitrail.insight.question import Question
 from vitrail.insight.rollout import gradient_rollout, rollout_matrices
@@ -42,10 +43,12 @@ def read(matrix: np.ndarray, config) -> np.ndarray:
 def test_it_equals_a_brute_force_product_in_float64_and_rows_sum_to_1(fields):
     model = toy(**fields)
     images = pictures(model, batch=3)
-    matrices = vitrail.inspect.rollout(model, images, matrix=True)
-    maps = vitrail.inspect.rollout(model, images)
+    matrices = vitrail.inspect.rollout(model, Prepared(images), matrix=True)
+    maps = vitrail.inspect.rollout(model, Prepared(images))
     assert np.abs(matrices.sum(axis=-1) - 1).max() <= 1e-6
-    for attention, matrix, found in zip(vitrail.inspect.attention(model, images), matrices, maps, strict=True):
+    for attention, matrix, found in zip(
+        vitrail.inspect.attention(model, Prepared(images)), matrices, maps, strict=True
+    ):
         expected = by_hand(attention)
         assert np.abs(matrix - expected).max() <= 1e-6
         assert np.abs(found - read(expected, model.config)).max() <= 1e-6
@@ -54,7 +57,7 @@ def test_it_equals_a_brute_force_product_in_float64_and_rows_sum_to_1(fields):
 def test_rows_are_scaled_not_columns():
     """With a class token everyone looks at, scaling columns gives something else: the test above can fail."""
     model = toy()
-    attention = vitrail.inspect.attention(model, pictures(model, 1))[0].astype(np.float64)
+    attention = vitrail.inspect.attention(model, Prepared(pictures(model, 1)))[0].astype(np.float64)
     wrong = np.eye(attention.shape[-1])
     for heads in attention:
         mixed = heads.mean(axis=0) + np.eye(len(wrong))
@@ -65,9 +68,9 @@ def test_rows_are_scaled_not_columns():
 def test_every_image_of_a_batch_is_treated_alike(monkeypatch):
     model = toy()
     images = pictures(model, batch=5)
-    together = np.concatenate(list(rollout_matrices(model, Images(model, images))))
+    together = np.concatenate(list(rollout_matrices(model, Images(model, Prepared(images)))))
     monkeypatch.setattr("vitrail.insight.rollout.batch_size", lambda config, grid: 2)
-    in_twos = np.concatenate(list(rollout_matrices(model, Images(model, images))))
+    in_twos = np.concatenate(list(rollout_matrices(model, Images(model, Prepared(images)))))
     assert np.abs(together - in_twos).max() <= 1e-6
 
 
@@ -119,27 +122,29 @@ def test_gradient_rollout_equals_one_made_of_finite_differences(fields):
 def test_gradient_rollout_of_every_kind_of_model_leaves_no_gradients_behind(fields):
     model = toy(**fields)
     images = pictures(model)
-    found = vitrail.inspect.gradient_rollout(model, images, label="3")
+    found = vitrail.inspect.gradient_rollout(model, Prepared(images), label="3")
     assert found.shape == (2, *model.config.grid)
     assert np.isfinite(found).all()
     assert all(parameter.grad is None for parameter in model.parameters())
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    assert np.allclose(vitrail.inspect.gradient_rollout(model, images, label="3"), found), "frozen weights too"
+    assert np.allclose(vitrail.inspect.gradient_rollout(model, Prepared(images), label="3"), found), (
+        "frozen weights too"
+    )
 
 
 def test_gradient_rollout_depends_on_the_class_and_is_the_models_own_by_default():
     model = toy()
     images = pictures(model, 1)
-    maps = [vitrail.inspect.gradient_rollout(model, images, label=str(each)) for each in range(7)]
+    maps = [vitrail.inspect.gradient_rollout(model, Prepared(images), label=str(each)) for each in range(7)]
     said = model(images).argmax().item()
-    assert np.array_equal(vitrail.inspect.gradient_rollout(model, images), maps[said])
+    assert np.array_equal(vitrail.inspect.gradient_rollout(model, Prepared(images)), maps[said])
     assert np.abs(maps[0] - maps[1]).max() > 1e-6
 
 
 def test_gradients_are_found_inside_inference_mode_too():
     model = toy()
     images = pictures(model, 1)
-    expected = vitrail.inspect.gradient_rollout(model, images)
+    expected = vitrail.inspect.gradient_rollout(model, Prepared(images))
     with torch.inference_mode():
-        assert np.array_equal(vitrail.inspect.gradient_rollout(model, images), expected)
+        assert np.array_equal(vitrail.inspect.gradient_rollout(model, Prepared(images)), expected)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Container, Sequence
 
-from vitrail.inference.inputs import STDIN, find, writable
+from vitrail.data.inputs import STDIN, find, writable
 from vitrail.inference.jobs.job import Progress
 from vitrail.io.progress import duration
 

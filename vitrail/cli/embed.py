@@ -52,8 +52,8 @@ def command(
         json: Print one JSON document, a summary.
     """
     from vitrail.cli.jobs import Display, check_arguments, tell
+    from vitrail.data.inputs import Pictures
     from vitrail.inference.choose import Loading
-    from vitrail.inference.inputs import Pictures
     from vitrail.inference.jobs.embeddings import EmbeddingRows
     from vitrail.inference.jobs.job import JobRequest, write
     from vitrail.inference.jobs.outputs import OutputFile

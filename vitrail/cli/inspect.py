@@ -34,7 +34,7 @@ def command(
     Args:
         model: A bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
             --weights).
-        images: Image files, folders or globs. Six are shown with maps of their own; distances are over all.
+        images: Image files, folders, globs or archives. Six are shown with maps of their own; distances are over all.
         out: The folder to write.
         label: The class that gradient rollout and occlusion explain; by default what the model says each image is.
         limit: Look at no more images than this, evenly spread over those given.

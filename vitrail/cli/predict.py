@@ -66,8 +66,8 @@ def command(
         json: Print one JSON document: a list of rows, or with --out a summary.
     """
     from vitrail.cli.jobs import Display, check_arguments, check_some, tell
+    from vitrail.data.inputs import Pictures
     from vitrail.inference.choose import Loading
-    from vitrail.inference.inputs import Pictures
     from vitrail.inference.jobs.job import JobRequest, write
     from vitrail.inference.jobs.outputs import OutputFile
     from vitrail.inference.jobs.predictions import PredictionRows

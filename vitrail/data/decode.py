@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data import heif
-from vitrail.data.bad_image import BadImage
+from vitrail.data.bad_image import BadImage, OutsideUnits
 from vitrail.data.deep import deep_colour, is_deep, is_deep_colour, scaled, with_channels
 
 MAX_PIXELS = 178_956_970
@@ -291,7 +291,7 @@ def as_bytes(values: np.ndarray, channels: int) -> np.ndarray:
         if not np.isfinite(values).all():
             raise BadImage("has values that are not finite")
         if not (values.min() >= 0 and values.max() <= 1):
-            raise BadImage("is an array of floats outside 0..1, for which --data.range is needed")
+            raise OutsideUnits("is an array of floats outside 0..1, for which --data.range is needed")
         return np.rint(values.astype(np.float64) * 255.0).astype(np.uint8)
     raise BadImage(f"is an array of {values.dtype}; use uint8, uint16, floats in 0..1, or give --data.range")
 

@@ -19,6 +19,7 @@ from vitrail.evaluation.features import Features
 from vitrail.random_stream import permutation
 from vitrail.tasks.classification import logistic
 from vitrail.tasks.classification.closed_form import solve
+from vitrail.tasks.classification.top1 import best
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
@@ -118,7 +119,7 @@ Classify = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 def _by_ridge(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
-    return solve(train, labels, num_classes, L2).scores(queries).argmax(dim=1)
+    return best(solve(train, labels, num_classes, L2).scores(queries))
 
 
 def _by_neighbours(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
@@ -126,7 +127,7 @@ def _by_neighbours(train: Tensor, labels: Tensor, queries: Tensor, num_classes: 
 
 
 def _by_probe(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
-    return logistic.train(train, labels, num_classes).logits(queries).argmax(dim=1)
+    return best(logistic.train(train, labels, num_classes).logits(queries))
 
 
 METHODS: dict[Method, Classify] = {"ridge": _by_ridge, "knn": _by_neighbours, "probe": _by_probe}

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from vitrail.tasks.classification.top1 import best
+
 _SIMILARITIES = 1 << 24
 """Similarities held at a time, 64 MB of them: queries go in chunks, however many there are."""
 
@@ -40,5 +42,5 @@ def classify(
             # Only ratios of weights matter: from the nearest down, no exponential overflows.
             weights = ((nearest - nearest[:, :1]) / temperature).exp()
         votes = nearest.new_zeros(len(part), num_classes).scatter_add_(1, labels[places], weights)
-        predicted[start : start + chunk] = votes.argmax(dim=1)
+        predicted[start : start + chunk] = best(votes)
     return predicted

@@ -18,6 +18,7 @@ from vitrail.evaluation.few_shot import draw
 from vitrail.models.build import Model
 from vitrail.random_stream import permutation
 from vitrail.tasks import task
+from vitrail.tasks.classification import top1
 from vitrail.tasks.classification.closed_form import leave_one_out, signs
 
 SAMPLES = 256
@@ -46,7 +47,7 @@ def by_features(model: Model, device: torch.device) -> Judge:
         classes = int(labels.max()) + 1
         outcomes = []
         for _, scores, own in leave_one_out(found.values, labels, classes):
-            outcomes.append((scores.argmax(dim=1) == own, (scores - signs(own, classes)).square().mean(dim=1)))
+            outcomes.append((top1.right(scores, own), (scores - signs(own, classes)).square().mean(dim=1)))
         return min(outcomes, key=lambda outcome: float(outcome[1].mean()))
 
     return judge
@@ -62,7 +63,7 @@ def by_head(model: Model, mapping: np.ndarray | None, device: torch.device) -> J
             if len(batch):
                 logits = model(batch.images.to(device)).float().cpu()
                 labels = batch.targets if mapping is None else torch.from_numpy(mapping)[batch.targets]
-                right.append(logits.argmax(dim=1) == labels)
+                right.append(top1.right(logits, labels))
                 losses.append(F.cross_entropy(logits, labels, reduction="none"))
         return torch.cat(right), torch.cat(losses).double()
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.tasks.classification.top1 import best
+
 CONFIDENCE = 0.95
 RIVALS = 4
 """Classes next to the plain model's answer whose scores are watched."""
@@ -98,7 +100,7 @@ def estimate_drop(
     assert known.any(), "the temperature is fitted to labels"
     z = _quantile(confidence, tests)
     temperature, cold = fit_temperature(before[known], labels[known], z)
-    n, first, then = len(before), before.argmax(axis=1), after.argmax(axis=1)
+    n, first, then = len(before), best(before), best(after)
     losses = _losses(before, first, then, temperature)
     # For the bound the temperature is the lowest that the labels allow: the surer the model, the more a change costs.
     cautious, unseen = _losses(before, first, then, cold), _largest_loss(before, after, first, cold)

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from vitrail.data import match_classes
+from vitrail.data.inputs import find
 from vitrail.data.loader import EvaluationLoader
 from vitrail.data.measured import open_to_measure
 from vitrail.errors import UserError
 from vitrail.inference.accuracy_drop import Drop, estimate_drop
 from vitrail.inference.engines import Engine
 from vitrail.inference.engines.facts import Facts
-from vitrail.inference.inputs import find
 from vitrail.inference.predictor import prepared
 from vitrail.io.progress import progress
+from vitrail.tasks.classification.top1 import best, right
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,19 @@ def compare(before: Engine, after: Engine, pictures: CheckSet, tests: int = 1) -
                 times[place] += time.perf_counter() - start
             labels.append(classes)
     known = np.concatenate(labels)
-    if not (known >= 0).any():
+    labelled = known >= 0
+    if not labelled.any():
         raise pictures.nothing()
     first, then = (np.concatenate(each) for each in logits)
     loss = estimate_drop(first, then, known, tests=tests)
-    before_answers, after_answers, n = first.argmax(axis=1), then.argmax(axis=1), len(known)
     return Comparison(
         n=loss.labelled,
         skipped=pictures.skipped,
-        top1_before=float((before_answers == known)[known >= 0].mean()),
-        top1_after=float((after_answers == known)[known >= 0].mean()),
-        agreement=float((before_answers == after_answers).mean()),
-        images_per_second_before=n / times[0],
-        images_per_second_after=n / times[1],
+        top1_before=float(right(first, known)[labelled].mean()),
+        top1_after=float(right(then, known)[labelled].mean()),
+        agreement=float((best(first) == best(then)).mean()),
+        images_per_second_before=len(known) / times[0],
+        images_per_second_after=len(known) / times[1],
         loss=loss,
     )
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from vitrail.data.inputs import Pictures, from_memory, several
+from vitrail.data.preparation import Preparation
 from vitrail.errors import UserError
 from vitrail.inference.choose import open_engine
 from vitrail.inference.engines import Engine
-from vitrail.inference.inputs import Pictures, from_memory, several
 from vitrail.inference.jobs.embeddings import EmbeddingRows
 from vitrail.inference.jobs.job import JobRequest, JobResult, write
 from vitrail.inference.jobs.outputs import OutputFile
 from vitrail.inference.jobs.predictions import PredictionRows
-from vitrail.inference.predictor import Predictor, Preparation, default_workers
+from vitrail.inference.predictor import Predictor, default_workers
 from vitrail.tasks.base import Asked, Prediction
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def predict(
     Args:
         model: A model, or all that MODEL means on the command line: a path, hf:owner/name, a name such as Ti/16.
         images: Paths (files, folders, globs, archives), bytes of an image file, Pillow images, arrays
-            [rows, columns, channels], tensors [channels, rows, columns], or lists of these.
+            [rows, columns, channels], tensors [channels, rows, columns], or lists of these. Floats are from 0 to 1;
+            what is prepared for the model already is given as `vitrail.Prepared(tensor)`.
         top: Classes a picture.
         engine: What runs the model: torch, onnxruntime, openvino, or auto, which measures and takes the fastest.
         batch_size: Pictures at a time.

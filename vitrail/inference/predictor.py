@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import Preprocessing
-from vitrail.data.decode import BadImage
-from vitrail.data.transforms import EvaluationTransform
+from vitrail.data.inputs import Input, from_memory, put_back, writable
+from vitrail.data.preparation import Preparation
 from vitrail.errors import UserError
 from vitrail.inference.engines import Engine, processors
-from vitrail.inference.inputs import Input, from_memory, put_back, writable
 from vitrail.tasks import task
 from vitrail.tasks.base import PLAIN, Asked, Prediction
 
@@ -108,32 +107,6 @@ class Predictor:
         ]
 
 
-class Preparation:
-    """Reads pictures and makes a model's input of them."""
-
-    def __init__(self, preprocessing: Preprocessing) -> None:
-        self._shape = (*preprocessing.rows_columns, len(preprocessing.mean))
-        self._transform = EvaluationTransform(preprocessing)
-        self._normalise = ArrayNormaliser(preprocessing)
-
-    def __call__(self, batch: Sequence[Input]) -> tuple[np.ndarray, list[str | None]]:
-        """Gives float32 [pictures, channels, rows, columns] of those that can be read, and for each of the batch why
-        it cannot, or None."""
-        pixels = np.empty((len(batch), *self._shape), self._transform.dtype)
-        errors: list[str | None] = []
-        good = 0
-        for each in batch:
-            try:
-                pixels[good] = self._transform(each.read())
-                good += 1
-                errors.append(None)
-            except BadImage as error:
-                errors.append(str(error))
-            except MemoryError:
-                errors.append("does not fit into memory")
-        return self._normalise(pixels[:good]), errors
-
-
 def prepared(inputs: Iterable[Input], preprocessing: Preprocessing, batch_size: int) -> Iterator[np.ndarray]:
     """Gives batches of prepared pictures; those that cannot be read are left out."""
     prepare = Preparation(preprocessing)
@@ -141,27 +114,6 @@ def prepared(inputs: Iterable[Input], preprocessing: Preprocessing, batch_size: 
         images, _ = prepare(batch)
         if len(images):
             yield images
-
-
-class ArrayNormaliser:
-    """Makes float32 [batch, channels, rows, columns] of pixels [batch, rows, columns, channels], without torch.
-
-    The operations and their order (bytes by 255, less mean, by std) are those of `data.loader.Normaliser`: the same
-    bits. There are two because that one is made of torch, so that bytes are what crosses to the model's device, and an
-    exported model is run without importing torch at all.
-    """
-
-    def __init__(self, preprocessing: Preprocessing) -> None:
-        self.mean = np.array(preprocessing.mean, np.float32)[:, None, None]
-        self.std = np.array(preprocessing.std, np.float32)[:, None, None]
-
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        images = pixels.transpose(0, 3, 1, 2).astype(np.float32, order="C")
-        if pixels.dtype == np.uint8:
-            images /= np.float32(255)
-        images -= self.mean
-        images /= self.std
-        return images
 
 
 def default_workers(single: bool) -> int:

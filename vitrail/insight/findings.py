@@ -13,7 +13,7 @@ from vitrail.insight.attention_distance import Distances, attention_distance, ro
 from vitrail.insight.explorer import Explorer, explore
 from vitrail.insight.features import as_colours, nearest_patches, patch_features
 from vitrail.insight.filters import Filters, described, filters
-from vitrail.insight.images import Given, Images, drawn, expand, of_training, spread, spread_first
+from vitrail.insight.images import Given, Images, chosen, drawn, of_training, spread_first
 from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, usual_windows
 from vitrail.insight.position_similarity import has_positions, locality, position_similarity
 from vitrail.insight.question import Question, class_name, find_class, has_classes, why_no_classes
@@ -194,7 +194,7 @@ def examine(
         )
         images = Images(model, drawn(model))
     else:
-        images = Images(model, spread_first(spread(expand(given), limit), (COMPARED, SHOWN)))
+        images = Images(model, spread_first(chosen(given, limit), (COMPARED, SHOWN)))
     grid = grid_of(model, images)
     similarity = position_similarity(model) if has_positions(model) else None
     notes += _missing(model)

@@ -1,58 +1,46 @@
-"""What is given as images (paths, folders, globs, Pillow images, arrays, tensors) as one list the model can take.
+"""What is given as images, of any kind that predict takes, as one list the model can take.
 
-Nothing is kept: an image is read when it is asked for, so that memory does not grow with their number.
+An image is read when it is asked for, so that memory does not grow with the number of files. Held are those that come
+from memory themselves, and the bytes of an archive's members.
 """
 
-import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vitrail.checkpoints.preprocessing import assumed
 from vitrail.config import Preprocessing
-from vitrail.data.decode import EXTENSIONS, BadImage, convert, to_array, to_bytes
-from vitrail.data.loader import Normaliser
-from vitrail.data.sources import files_split, open_source
-from vitrail.data.sources.listing import walk
+from vitrail.data.decode import BadImage, to_bytes
+from vitrail.data.inputs import Content, Input, Prepared, from_memory, writable
+from vitrail.data.preparation import Preparation
+from vitrail.data.sources import open_source
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
 from vitrail.models.vit import ViT
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A picture of a data set, read already: the bytes of its file, or its pixels."""
-
-    id: str
-    content: bytes | np.ndarray
-
-
-Picture = str | Path | Image.Image | np.ndarray | Tensor | Sample
-Given = Picture | Sequence[Picture]
+Given = Any
+"""All that `data.inputs.from_memory` reads."""
 
 
 class Images:
-    """A list of images, each made into the model's input when it is asked for.
+    """A list of images, each made into the model's input when it is asked for, as predict makes it.
 
-    Files, Pillow images and arrays [rows, columns, channels] are prepared as the model's bundle says. A tensor
-    (channels, rows, columns) is taken to be prepared already, at any size the model can cut into patches.
+    What is `Prepared` already may have any size the model can cut into patches.
     """
 
     def __init__(self, model: ViT, given: Given, limit: int | None = None):
         self.preprocessing = preprocessing_of(model)
-        self._transform = EvaluationTransform(self.preprocessing)
-        self._normalise = Normaliser(self.preprocessing)
-        self.given = spread(expand(given), limit)
+        self._prepare = Preparation(self.preprocessing)
+        self.given = chosen(given, limit)
         if not self.given:
             raise UserError("there are no images to look at: the list is empty")
-        self.ids = [_id(each, number) for number, each in enumerate(self.given, 1)]
+        named = enumerate(self.given, 1)
+        self.ids = [f"image {number}" if each.path is None else writable(each.path) for number, each in named]
         self.names = short_names(self.ids)
 
     def __len__(self) -> int:
@@ -66,21 +54,20 @@ class Images:
 
     def tensor(self, index: int) -> Tensor:
         """(channels, rows, columns), as the model takes it."""
-        each = self.given[index]
-        if isinstance(each, Tensor):
-            return each.detach().cpu().float()
-        return self._normalise(self._prepared(index, each)[None])[0]
+        seen = self._seen(index)
+        if isinstance(seen, Prepared):
+            return torch.tensor(seen.values)
+        return torch.from_numpy(self._prepare.normalise(seen[None])[0])
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 [rows, columns, channels], as the model sees it: resized and cropped."""
-        each = self.given[index]
-        if isinstance(each, Tensor):
-            return unnormalised(each.detach().cpu().float(), self.preprocessing)
-        return to_bytes(self._prepared(index, each))
+        seen = self._seen(index)
+        return unnormalised(seen, self.preprocessing) if isinstance(seen, Prepared) else to_bytes(seen)
 
-    def _prepared(self, index: int, each: Picture) -> np.ndarray:
+    def _seen(self, index: int) -> np.ndarray | Prepared:
         try:
-            return self._transform(self._content(each))
+            content: Content = self.given[index].read()
+            return content if isinstance(content, Prepared) else self._prepare.pixels(content)
         except BadImage as error:
             raise UserError(f"{self.ids[index]}: {error}") from error
 
@@ -89,27 +76,8 @@ class Images:
         for start in range(0, len(self), size):
             tensors = [self.tensor(index) for index in range(start, min(start + size, len(self)))]
             if len({each.shape for each in tensors}) > 1:
-                raise UserError("tensors given as images must all have the same shape")
+                raise UserError("what is given as prepared must all have the same shape, that of the others too")
             yield torch.stack(tensors)
-
-    def _content(self, each: Picture) -> bytes | np.ndarray | Image.Image:
-        if isinstance(each, Image.Image) and self.preprocessing.range is not None:
-            return each
-        if isinstance(each, Image.Image):
-            return to_array(convert(each, len(self.preprocessing.mean)))
-        if isinstance(each, np.ndarray):
-            return each
-        if isinstance(each, Sample):
-            return each.content
-        content = files_split([str(each)]).read(0)
-        assert isinstance(content, bytes | np.ndarray)
-        return content
-
-
-def _id(picture: Picture, number: int) -> str:
-    if isinstance(picture, Sample):
-        return picture.id
-    return str(picture) if isinstance(picture, str | Path) else f"image {number}"
 
 
 def preprocessing_of(model: ViT) -> Preprocessing:
@@ -117,35 +85,31 @@ def preprocessing_of(model: ViT) -> Preprocessing:
     return model.card.preprocessing or assumed("", model.config)[0]
 
 
-def expand(given: Given) -> list[Picture]:
-    """One entry an image: folders and globs become their files, batches their members."""
-    if isinstance(given, str | Path):
-        return list(find_files(given))
-    if isinstance(given, Image.Image | Sample):
-        return [given]
-    if isinstance(given, np.ndarray):
-        return list(given) if given.ndim == 4 else [given]
-    if isinstance(given, Tensor):
-        return list(given) if given.ndim == 4 else [given]
-    if not isinstance(given, Sequence):
-        raise UserError(f"images are paths, Pillow images, arrays or tensors, not a {type(given).__name__}")
-    return [picture for each in given for picture in expand(each)]
+def chosen(given: Given, limit: int | None) -> list[Input]:
+    """The images that are meant, at most so many, evenly spread. Of an archive the bytes of no others are held."""
+    if limit is None:
+        return list(from_memory(given, required=True))
+    if _comes_once(given):
+        return _thinned(from_memory(given, required=True), limit)
+    count = sum(1 for _ in from_memory(given, required=True))
+    places = set(spread(list(range(count)), limit))
+    return [each for place, each in enumerate(from_memory(given, required=True)) if place in places]
 
 
-def find_files(name: str | Path) -> list[Path]:
-    """The image files a path means: itself, those below a folder, or those a glob matches."""
-    path = Path(name)
-    if path.is_dir():
-        found = [file for file in walk(path) if file.suffix.lower() in EXTENSIONS]
-        if not found:
-            raise UserError(f"{path}: there is no image in this folder")
-        return found
-    if path.exists():
-        return [path]
-    found = sorted(Path(each) for each in glob.glob(str(name), recursive=True))  # noqa: PTH207
-    if not found:
-        raise UserError(f"{path}: there is no such image, folder or glob")
-    return [file for each in found for file in find_files(each)]
+def _comes_once(given: Given) -> bool:
+    """Whether it is a generator, or has one in it, and cannot be counted first."""
+    return isinstance(given, Iterator) or (isinstance(given, list | tuple) and any(map(_comes_once, given)))
+
+
+def _thinned(found: Iterator[Input], limit: int) -> list[Input]:
+    """Spread over all that comes, as evenly as can be while no more than twice as many are held."""
+    kept, step = [], 1
+    for place, each in enumerate(found):
+        if place % step == 0:
+            kept.append(each)
+        if len(kept) > 2 * limit:
+            kept, step = kept[::2], 2 * step
+    return spread(kept, limit)
 
 
 def spread(items: list[Any], limit: int | None) -> list[Any]:
@@ -171,16 +135,17 @@ def short_names(ids: list[str]) -> list[str]:
     return ids if shared is None else [str(Path(name).relative_to(shared)) for name in ids]
 
 
-def unnormalised(tensor: Tensor, preprocessing: Preprocessing) -> np.ndarray:
-    """A prepared tensor back as pixels; what lies outside 0..255 is clipped."""
+def unnormalised(prepared: Prepared, preprocessing: Preprocessing) -> np.ndarray:
+    """What was prepared back as pixels; what lies outside 0..255 is clipped."""
+    tensor = torch.tensor(prepared.values)
     mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (preprocessing.mean, preprocessing.std))
     if len(mean) != len(tensor):
-        raise UserError(f"a tensor of shape {tuple(tensor.shape)} is no image of {len(mean)} channels")
+        raise UserError(f"prepared input of shape {tuple(tensor.shape)} is no image of {len(mean)} channels")
     pixels = (tensor * std + mean).mul(255).round().clamp(0, 255)
     return np.ascontiguousarray(pixels.to(torch.uint8).permute(1, 2, 0).numpy())
 
 
-def of_training(model: ViT, count: int) -> tuple[list[Sample], str] | None:
+def of_training(model: ViT, count: int) -> tuple[list[Input], str] | None:
     """A few pictures of the data that the model was trained on, evenly spread, and what they are; None where the model
     does not say which that was, or it cannot be opened here. Nothing is fetched over a network for it."""
     told = model.card.provenance.get("data")
@@ -203,7 +168,7 @@ def of_training(model: ViT, count: int) -> tuple[list[Sample], str] | None:
             transform(content)
         except BadImage:
             continue
-        found.append(Sample(sample.id, content))
+        found.append(Input(sample.id, lambda content=content: content))
     return (found, f"{len(found)} pictures of {name} ({part})") if found else None
 
 

@@ -9,6 +9,7 @@ from vitrail.errors import UserError
 from vitrail.insight.attention import evaluating, to_model
 from vitrail.models.vit import ViT
 from vitrail.tasks import task
+from vitrail.tasks.classification.top1 import best
 
 
 def has_classes(model: ViT) -> bool:
@@ -39,7 +40,7 @@ class Question:
             encoded = model.encode(model.embed(prepared), model.grid_of(prepared))
             if has_classes(model):
                 scores = model.classify(model.pool(encoded), encoded)[0].float()
-                self.label = int(scores.argmax()) if label is None else label
+                self.label = int(best(scores)) if label is None else label
                 self.probability = float(scores.softmax(0)[self.label])
             else:
                 features = model.pool(encoded)[0]

@@ -8,8 +8,8 @@ from PIL import Image
 from vitrail.config import Preprocessing
 from vitrail.data.decode import BadImage
 from vitrail.data.deep import is_deep_colour
+from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform
-from vitrail.inference.predictor import ArrayNormaliser
 from vitrail.serving.refusals import Refusal
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from tests.inference.conftest import encoded
+from vitrail.data.inputs import find
 from vitrail.errors import UserError
-from vitrail.inference.inputs import find
 from vitrail.inference.jobs.job import Observer, Progress, _first, stream
 from vitrail.inference.jobs.writers import Seen
 

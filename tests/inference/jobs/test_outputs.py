@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vitrail.data.inputs import writable
 from vitrail.errors import UserError
-from vitrail.inference.inputs import writable
 from vitrail.inference.jobs import parquet
 from vitrail.inference.jobs.embeddings import EmbeddingColumns, EmbeddingRows
 from vitrail.inference.jobs.outputs import OutputFile, open_writer

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.jobs.test_outputs import TWO, rows
+from vitrail.data.inputs import Input
 from vitrail.errors import UserError
-from vitrail.inference.inputs import Input
 from vitrail.inference.jobs import parquet, process_files
 from vitrail.inference.jobs.embeddings import EmbeddingColumns
 from vitrail.inference.jobs.outputs import open_writer

@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from vitrail.data.inputs import Input
 from vitrail.errors import UserError
-from vitrail.inference.inputs import Input
 from vitrail.inference.jobs import process_files
 from vitrail.inference.jobs.outputs import open_writer
 from vitrail.inference.jobs.printed import JsonArray, Lines

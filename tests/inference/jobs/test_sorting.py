@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.data.inputs import Input, find
 from vitrail.errors import UserError
-from vitrail.inference.inputs import Input, find
 from vitrail.inference.jobs.sorting import Sorter, _moved, check_folder, folder_names, safe_name
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from vitrail.data.inputs import Input
 from vitrail.inference.engines.facts import Facts
-from vitrail.inference.inputs import Input
 from vitrail.inference.jobs import npy
 from vitrail.inference.jobs.rows import Row
 from vitrail.inference.predictor import Predictor

@@ -7,11 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrail.data.inputs import Input, Pictures, put_back, writable
 from vitrail.errors import UserError
 from vitrail.inference.choose import MANY, Loading, Say, open_engine
 from vitrail.inference.engines import Engine
 from vitrail.inference.engines.facts import Facts
-from vitrail.inference.inputs import Input, Pictures, put_back, writable
 from vitrail.inference.jobs.outputs import OutputFile, open_writer
 from vitrail.inference.jobs.rows import Row, Rows
 from vitrail.inference.jobs.writers import Writer, processes_folder

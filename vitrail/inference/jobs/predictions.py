@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vitrail.data.inputs import Input
 from vitrail.inference.engines.facts import Facts
-from vitrail.inference.inputs import Input
 from vitrail.inference.jobs.sorting import Sorting
 from vitrail.inference.predictor import Predictor
 from vitrail.tasks import task

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.inputs import Input, writable
 from vitrail.errors import UserError
-from vitrail.inference.inputs import Input, writable
 from vitrail.inference.jobs.rows import Row
 from vitrail.inference.jobs.text_files import records
 from vitrail.inference.jobs.writers import Seen, Writer, parts_folder, processes_folder

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import pyarrow
 
+    from vitrail.data.inputs import Input
     from vitrail.inference.engines.facts import Facts
-    from vitrail.inference.inputs import Input
     from vitrail.inference.predictor import Predictor
 
 Row = dict[str, Any]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitrail.data.decode import BadImage
+from vitrail.data.inputs import STDIN, Input
 from vitrail.errors import UserError
 from vitrail.inference.choose import Say
-from vitrail.inference.inputs import STDIN, Input
 from vitrail.launched import rank, started_together
 from vitrail.tasks.base import UNKNOWN
 

@@ -9,6 +9,7 @@ import numpy as np
 from vitrail.errors import UserError
 from vitrail.tasks import base
 from vitrail.tasks.base import UNKNOWN, Asked, Meaning, Row
+from vitrail.tasks.classification.top1 import ordered
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,7 +64,7 @@ class ClassAnswer(base.Answer):
             return Prediction(path, (), error)
         scores = np.exp(output - output.max(), dtype=np.float64)
         scores /= scores.sum()
-        best = np.argsort(-output, kind="stable")[: asked.top]
+        best = ordered(output)[: asked.top]
         return Prediction(path, tuple(Guess(*meaning.named(int(index)), float(scores[index])) for index in best), error)
 
     def columns(self, meaning: Meaning, asked: Asked) -> "ClassColumns":

@@ -11,6 +11,7 @@ from torch import Tensor
 from vitrail.errors import UserError
 from vitrail.tasks import base
 from vitrail.tasks.base import FeatureSet, LossSettings, Solved
+from vitrail.tasks.classification.top1 import right
 
 
 class ClassLoss(base.Loss):
@@ -46,7 +47,7 @@ class ClassLoss(base.Loss):
         return loss.sum() / len(logits)
 
     def measures(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        return {"accuracy": int((outputs.argmax(dim=1) == targets).sum())}
+        return {"accuracy": int(right(outputs, targets).sum())}
 
 
 class ClassHead(base.Head):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.random_stream import permutation
+from vitrail.tasks.classification import top1
 
 GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 """Strengths of regularisation that are tried, the strongest first: where two do equally well it is kept."""
@@ -73,7 +74,7 @@ def held_out(labels: Tensor, seed: int) -> Tensor:
 def merit(logits: Tensor, labels: Tensor, class_weights: Tensor | None) -> tuple[float, float]:
     """(the share that is right, minus the loss): accuracy first; of few samples many have the same, and the loss tells
     them apart."""
-    right = (logits.argmax(dim=1) == labels).double()
+    right = top1.right(logits, labels).double()
     counted = torch.ones_like(right) if class_weights is None else class_weights[labels]
     return float((right * counted).sum() / counted.sum()), -float(F.cross_entropy(logits, labels, class_weights))
 

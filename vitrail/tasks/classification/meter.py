@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from vitrail.errors import UserError
 from vitrail.tasks import base
 from vitrail.tasks.base import Meaning
+from vitrail.tasks.classification import top1
 from vitrail.tasks.classification.calibration import Calibration, calibration
 
 _HARDEST = 5
@@ -34,21 +35,19 @@ class Accuracy(base.Meter):
         return self.meaning.names
 
     def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
-        labels, logits = targets.cpu(), outputs.float().cpu()
+        labels, logits = targets.cpu(), outputs.detach().float().cpu()
         if bool((labels < 0).any()):
             raise UserError(f"{ids[int((labels < 0).nonzero()[0])]}: has no label, so no answer can be right or wrong")
         base.refuse_not_finite(ids, logits)
         if self.places is not None:
             labels = torch.from_numpy(self.places)[labels]
         self.loss += F.cross_entropy(logits, labels, reduction="sum").double().item()
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-        hits = best == labels[:, None]
+        predicted, rank = torch.from_numpy(top1.best(logits.numpy())), top1.rank(logits, labels)
         self.n += len(labels)
-        self.top1 += int(hits[:, 0].sum())
-        self.top5 += int(hits.any(dim=1).sum())
-        predicted = best[:, 0]
+        self.top1 += int((rank == 0).sum())
+        self.top5 += int((rank < 5).sum())
         np.add.at(self.confusion, (labels.numpy(), predicted.numpy()), 1)
-        scores = logits.softmax(dim=1).gather(1, best[:, :1])[:, 0]
+        scores = logits.softmax(dim=1).gather(1, predicted[:, None])[:, 0]
         self.kept += list(zip(ids, labels.tolist(), predicted.tolist(), scores.tolist(), strict=True))
 
     def merge(self, parts: "Sequence[Accuracy]", ids: Sequence[str]) -> None:

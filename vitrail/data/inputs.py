@@ -1,4 +1,4 @@
-"""What to predict: files, folders, globs, a list on stdin, archives, or pictures in memory, one after the other.
+"""Pictures as they are given: files, folders, globs, a list on stdin, archives, or in memory, one after the other.
 
 Everything is a generator, so a million inputs take no memory. What is wrong with one input becomes the error of its
 row; only what was asked for by name and is not there at all is a UserError, before anything starts.
@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -32,7 +32,27 @@ _ZIPS = (".zip",)
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, KeyError)
 """What damaged archives raise: RuntimeError for encrypted members, NotImplementedError (one of them) for odd ones."""
 
-Content = bytes | np.ndarray | Image.Image
+
+class Prepared:
+    """What a model takes, where it is made already: floats (channels, rows, columns), or a batch of these.
+
+    A tensor or an array by itself means pixels. Nothing is done to prepared values but that they become float32.
+    """
+
+    def __init__(self, values: Any) -> None:
+        array = _from_tensor(values) if hasattr(values, "detach") else values
+        if not isinstance(array, np.ndarray):
+            raise UserError(f"vitrail.Prepared takes a tensor or an array, not a {type(values).__name__}")
+        if array.ndim not in (3, 4):
+            raise UserError(f"vitrail.Prepared takes (channels, rows, columns) or a batch of these, not {array.shape}")
+        if not np.issubdtype(array.dtype, np.floating):
+            raise UserError(
+                f"vitrail.Prepared takes floats that are normalised already, not {array.dtype}; give pixels as they are"
+            )
+        self.values = array.astype(np.float32, copy=False)
+
+
+Content = bytes | np.ndarray | Image.Image | Prepared
 
 
 @dataclass(frozen=True)
@@ -47,7 +67,7 @@ def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterato
     """The inputs that command-line arguments mean. Arguments are checked at once, their contents lazily."""
     arguments = [os.fspath(path) for path in paths]
     for argument in arguments:
-        if argument == STDIN or os.path.lexists(argument):
+        if (argument == STDIN and stdin is not None) or os.path.lexists(argument):
             continue
         if not _is_pattern(argument):
             raise UserError(f"{argument}: there is no such file or folder")
@@ -61,14 +81,22 @@ def writable(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def from_memory(images: Any) -> Iterator[Input]:
+def from_memory(images: Any, *, required: bool = False) -> Iterator[Input]:
     """The inputs that a Python caller means: a picture of any kind, or a list of them.
 
     Paths (files, folders, globs, archives), bytes of an image file, Pillow images, arrays [rows, columns, channels],
-    tensors [channels, rows, columns]; an array or tensor with one dimension more is a batch.
+    tensors [channels, rows, columns]; an array or tensor with one dimension more is a batch. They are pixels: uint8, or
+    floats from 0 to 1. `Prepared` is what is no longer pixels. `required`: each path must be there and have a picture
+    in it, also where it is one of many.
     """
     if isinstance(images, (str, Path)):
-        yield from find([images])
+        found = find([images])
+        yield from _at_least_one(found, images) if required else found
+    elif isinstance(images, Input):
+        yield images
+    elif isinstance(images, Prepared):
+        for values in images.values if images.values.ndim == 4 else [images.values]:
+            yield Input(None, lambda values=values: Prepared(values))
     elif isinstance(images, (bytes, bytearray, memoryview)):
         content = bytes(images)
         yield Input(None, lambda: content)
@@ -78,15 +106,15 @@ def from_memory(images: Any) -> Iterator[Input]:
         for picture in images if images.ndim == 4 else [images]:
             yield Input(None, lambda picture=picture: picture)
     elif hasattr(images, "detach"):  # a tensor, told without importing torch
-        array = images.detach().cpu().numpy()
+        array = _from_tensor(images)
         if array.ndim not in (2, 3, 4):
             raise UserError(f"a tensor of shape {array.shape} is no picture: (channels, rows, columns) is")
         yield from from_memory(array if array.ndim == 2 else np.moveaxis(array, -3, -1))
-    elif isinstance(images, Iterable):
+    elif isinstance(images, Iterable) and not isinstance(images, Mapping):
         for image in images:
             # One of many that is not there gets a row that says so.
-            named = isinstance(image, (str, Path)) and not _is_pattern(os.fspath(image))
-            yield from _named(os.fspath(image)) if named else from_memory(image)
+            named = not required and isinstance(image, (str, Path)) and not _is_pattern(os.fspath(image))
+            yield from _named(os.fspath(image)) if named else from_memory(image, required=required)
     else:
         raise UserError(f"a {type(images).__name__} is no picture; give a path, bytes, a Pillow image or an array")
 
@@ -127,11 +155,27 @@ def several(images: Any) -> bool:
     """Whether they are more than one picture, or may be."""
     if isinstance(images, (str, Path)):
         return not Path(images).is_file() or str(images).lower().endswith((*_TARS, *_ZIPS))
-    if isinstance(images, (bytes, bytearray, memoryview, Image.Image)):
+    if isinstance(images, (bytes, bytearray, memoryview, Image.Image, Input)):
         return False
+    if isinstance(images, Prepared):
+        return several(images.values)
     if isinstance(images, np.ndarray) or hasattr(images, "detach"):
         return images.ndim == 4 and len(images) > 1
     return not isinstance(images, Sized) or len(images) > 1
+
+
+def _from_tensor(tensor: Any) -> np.ndarray:
+    """The values of a tensor, told without importing torch."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has no bfloat16
+
+
+def _at_least_one(found: Iterator[Input], path: str | Path) -> Iterator[Input]:
+    first = next(found, None)
+    if first is None:
+        raise UserError(f"there is no picture in {path}")
+    yield first
+    yield from found
 
 
 def put_back(taken: Iterable[Input], rest: Iterable[Input]) -> Iterator[Input]:
@@ -143,8 +187,7 @@ def put_back(taken: Iterable[Input], rest: Iterable[Input]) -> Iterator[Input]:
 
 
 def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
-    if argument == STDIN:
-        assert stdin is not None
+    if argument == STDIN and stdin is not None:
         for line in stdin:
             if name := os.fsdecode(line.rstrip(b"\r\n")):
                 yield from _named(name)
