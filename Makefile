@@ -1,11 +1,11 @@
 # Every target makes .venv and installs what it needs on first use; later calls start at once.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := demo,data,tensorboard,export,serve,dev
+EXTRAS := demo,data,tensorboard,export,serve,docs,dev
 # Tests run in two processes, so each gets one thread.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo test test-all mutants lint format bench clean
+.PHONY: setup demo test test-all mutants fuzz lint format bench docs clean
 
 setup: .venv/installed
 
@@ -40,8 +40,16 @@ test-all: lint
 mutants: setup
 	$(BIN)/python -m tests.mutants.run --jobs 2 $(ARGS)
 
+# Hostile files and requests, those that were found before and new ones. make fuzz ARGS="--minutes 2 --seed 7"
+fuzz: setup
+	$(BIN)/python -m tests.fuzz.run $(ARGS)
+
 bench: setup
 	$(BIN)/python bench/forward.py
+
+# The pages as a site, with the reference made from the docstrings; build/site/index.html can be opened as it is.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 import vitrail
+from vitrail.checkpoints.peers.models import peer_model
 from vitrail.inference.accuracy_drop import Drop, estimate_drop
-from vitrail.inference.checking import CheckSet
-from vitrail.inference.engines.facts import Facts
-from vitrail.inference.fast import PLAIN, Candidate, Outcome, Workshop, most_merged, search
+from vitrail.inference.compare import CheckSet
+from vitrail.inference.engines.facts import ExportMetadata
+from vitrail.inference.search import PLAIN, Candidate, SearchResult, Workshop, most_merged, search
 from vitrail.inference.speed import interleave, machine, ratio
-from vitrail.inference.twins import twin
 from vitrail.models.vit import ViT
 
 
@@ -65,8 +65,8 @@ class Half:
         return {each: (2.0 if each.int8 else 1.0) * (1 + each.merge_tokens / 20) for each in candidates}
 
 
-def find(model: ViT, data: Path, folder: Path, max_drop: float) -> tuple[Outcome, Recorder]:
-    pictures = CheckSet(Facts.of(model.config, model.card), str(data), split="all", batch_size=16)
+def find(model: ViT, data: Path, folder: Path, max_drop: float) -> tuple[SearchResult, Recorder]:
+    pictures = CheckSet(ExportMetadata.of(model.config, model.card), str(data), split="all", batch_size=16)
     judge = Recorder(Workshop(model, folder, pictures, batch_size=16))
     most = most_merged(model.config)
     return search(judge, engines=("onnxruntime",), most=most, max_drop=max_drop, say=print), judge
@@ -92,7 +92,7 @@ def halves(judge: Recorder, most: int, max_drop: float, count: int) -> list[dict
 def beside_timm(
     name: str, model: ViT, workshop: Workshop, chosen: Candidate, batch: int, rounds: int
 ) -> dict[str, Any]:
-    theirs = twin("timm", model, workshop.folder)
+    theirs = peer_model("timm", model, workshop.folder)
     images = torch.randn(batch, 3, *model.config.rows_columns)
     fast, plain = (workshop.engine(each) for each in (chosen, Candidate("onnxruntime")))
     runs = {

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 import vitrail
-from vitrail.checkpoints.peers import PeerMissing
+from vitrail.checkpoints.peers.libraries import PeerMissing
+from vitrail.checkpoints.peers.models import peer_model
 from vitrail.inference.speed import interleave, machine, ratio
-from vitrail.inference.twins import twin
 from vitrail.models.vit import ViT
 
 CASES = [("B/16", 8), ("B/16", 1), ("Ti/16", 1), ("Ti/16", 16), ("S/16", 8)]
@@ -37,7 +37,7 @@ def compare(name: str, batch: int, rounds: int, peers: list[str]) -> list[dict[s
     for peer in peers:
         try:
             with tempfile.TemporaryDirectory() as folder:
-                theirs = twin(peer, model, Path(folder))
+                theirs = peer_model(peer, model, Path(folder))
         except PeerMissing as error:
             print(f"without {peer}: {error}")
             continue

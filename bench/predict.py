@@ -30,13 +30,13 @@ from PIL import Image
 
 import vitrail
 from vitrail.checkpoints.convert import convert
-from vitrail.checkpoints.peers import import_peer
-from vitrail.data.inputs import find
-from vitrail.inference.choose import open_engine
+from vitrail.checkpoints.peers.libraries import import_peer
+from vitrail.data.inputs import find_pictures
+from vitrail.inference.engine_selection import open_engine
 from vitrail.inference.export import export
 from vitrail.inference.jobs.outputs import open_writer
-from vitrail.inference.predictor import Predictor, default_workers
-from vitrail.tasks.base import Asked
+from vitrail.inference.predictor import Predictor, prediction_workers
+from vitrail.tasks.answers import AnswerOptions
 from vitrail.tasks.classification.answer import ClassColumns
 
 Answers = dict[str, str]
@@ -45,7 +45,7 @@ Answers = dict[str, str]
 MINIMAL = """
 import sys, warnings
 warnings.simplefilter("ignore")
-from vitrail.checkpoints.peers import import_peer
+from vitrail.checkpoints.peers.libraries import import_peer
 import_peer("transformers")
 from transformers import pipeline
 print(pipeline("image-classification", model=sys.argv[1])(sys.argv[2], top_k=1))
@@ -53,13 +53,13 @@ print(pipeline("image-classification", model=sys.argv[1])(sys.argv[2], top_k=1))
 
 
 def ours(model: Path, engine: str, out: Path) -> Callable[[Path], Answers]:
-    predictor = Predictor(open_engine(model, engine, workers=default_workers(single=False)))
+    predictor = Predictor(open_engine(model, engine, workers=prediction_workers(single=False)))
     columns = ClassColumns(top=1)
 
     def run(folder: Path) -> Answers:
         writer = open_writer(out, columns, overwrite=True)
         answers = {}
-        for batch in predictor.predictions(find([folder]), Asked(1)):
+        for batch in predictor.predictions(find_pictures([folder]), AnswerOptions(1)):
             rows = [columns.row(each) for each in batch]
             writer.write(rows)
             answers.update({str(row["path"]): row["top"][0]["label"] for row in rows})

@@ -236,10 +236,10 @@ def predictor_throughput(model: str, images: Sequence[bytes], seconds: float, ba
     """Images a second of the predictor on bytes in memory, and of its engine on arrays that are prepared already."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from vitrail.inference.choose import open_engine
-    from vitrail.inference.predictor import Predictor, default_workers
+    from vitrail.inference.engine_selection import open_engine
+    from vitrail.inference.predictor import Predictor, prediction_workers
 
-    engine = open_engine(model, "torch", workers=default_workers(single=False))
+    engine = open_engine(model, "torch", workers=prediction_workers(single=False))
     predictor = Predictor(engine, batch)
     predictor.predict(images[:batch])
     done, start = 0, time.perf_counter()
@@ -265,8 +265,8 @@ PEER = """
 import base64
 import sys
 import litserve
-from vitrail.inference.choose import open_engine
-from vitrail.tasks.base import PLAIN
+from vitrail.inference.engine_selection import open_engine
+from vitrail.tasks.answers import PLAIN
 from vitrail.tasks.classification.answer import PART
 from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitrail.checkpoints import timm
-from vitrail.checkpoints.peers import import_peer
+from vitrail.checkpoints.peers.libraries import import_peer
 from vitrail.config import DataConfig, ModelConfig, OptimizerConfig, TrainConfig, TransformConfig
 from vitrail.data.loader import Batch
 from vitrail.models.build import create
@@ -65,7 +65,7 @@ def ours(config: ModelConfig, batch: Batch) -> Callable[[], Any]:
 
 
 def theirs(config: ModelConfig, batch: Batch) -> Callable[[], Any]:
-    architecture, arguments = timm.describe(config)
+    architecture, arguments = timm.describe_model(config)
     model: nn.Module = import_peer("timm").create_model(architecture, num_classes=config.num_classes, **arguments)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1)

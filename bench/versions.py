@@ -1,10 +1,12 @@
 """Two checkouts of this project against each other: forward pass, training, predict and serve, interleaved, as ratios.
 
     git worktree add /tmp/before COMMIT
-    python bench/versions.py /tmp/before . [--rounds 15] [--least 0.98] [--json FILE] [--only forward predict]
+    python bench/versions.py /tmp/before . [--starts 6] [--rounds 5] [--least 0.98] [--only forward predict]
 
-Each version works in a process of its own, which stays; the two take turns, and the first of a round is now one,
-now the other. A ratio is the time of the first checkout over that of the second: above 1 the second is faster.
+Each version works in a process of its own; the two take turns, and the first of a round is now one, now the other.
+Where a process happens to lie in memory makes it a few percent faster or slower for as long as it lives, so both are
+started anew several times (--starts). A ratio is the time of the first checkout over that of the second: above 1 the
+second is faster.
 """
 
 import argparse
@@ -141,16 +143,18 @@ class Version:
         self.process.wait()
 
 
-def compare(name: str, checkouts: list[Path], rounds: int, folder: Path) -> dict[str, object]:
-    versions = [Version(checkout, name, folder) for checkout in checkouts]
-    try:
-        ratios = []
-        for turn in range(rounds):
-            times = {place: versions[place].seconds() for place in ((0, 1) if turn % 2 else (1, 0))}
-            ratios.append(times[0] / times[1])
-    finally:
-        for each in versions:
-            each.stop()
+def compare(name: str, checkouts: list[Path], starts: int, rounds: int, folder: Path) -> dict[str, object]:
+    ratios = []
+    for start in range(starts):
+        order = (0, 1) if start % 2 else (1, 0)
+        versions = {place: Version(checkouts[place], name, folder) for place in order}
+        try:
+            for turn in range(rounds):
+                times = {place: versions[place].seconds() for place in ((0, 1) if turn % 2 else (1, 0))}
+                ratios.append(times[0] / times[1])
+        finally:
+            for each in versions.values():
+                each.stop()
     low, _, high = statistics.quantiles(ratios, n=4)
     return {"what": name, "ratio": round(statistics.median(ratios), 3), "spread": [round(low, 3), round(high, 3)]}
 
@@ -173,7 +177,8 @@ def prepare(folder: Path, checkout: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path, nargs=2)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--starts", type=int, default=6, help="how often both versions get new processes")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each pair of processes")
     parser.add_argument("--least", type=float, help="exit 1 if a ratio is below this")
     parser.add_argument("--only", nargs="+", choices=list(WORK), default=list(WORK))
     parser.add_argument("--json", type=Path)
@@ -181,9 +186,9 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), options.checkouts[0])
-        print(f"{os.cpu_count()} cores; median of {options.rounds} interleaved rounds [middle half]")
+        print(f"{os.cpu_count()} cores; median of {options.starts} x {options.rounds} interleaved rounds [middle half]")
         for name in options.only:
-            row = compare(name, options.checkouts, options.rounds, Path(folder))
+            row = compare(name, options.checkouts, options.starts, options.rounds, Path(folder))
             rows.append(row)
             print(f"{name:<9} {row['ratio']} {row['spread']}", flush=True)
     if options.json:

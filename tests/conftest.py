@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.hub_server import Hub, serve, write_like_published
-from vitrail.checkpoints.peers import import_peer
+from vitrail.checkpoints.peers.libraries import import_peer
 from vitrail.checkpoints.published import by_name
 from vitrail.models.build import Model, create
 
@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("vitrail")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: what is left at the end is short, and can be shared."""
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_docs.py", "tests/training/test_together.py")))
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_docs.py", "tests/training/test_processes.py")))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
 
     import vitrail.inspect
     import vitrail.transfer
-    from vitrail.checkpoints.peers import import_peer
+    from vitrail.checkpoints.peers.libraries import import_peer
 
     for peer in ("torchvision", "timm", "transformers"):
         import_peer(peer)

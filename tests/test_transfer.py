@@ -1,15 +1,35 @@
 """Fine-tuning chooses for the size of the data; the search takes the rate that does best on the dev split."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitrail
+from tests.conftest import toy
 from tests.training.killing import CONFIG
 from vitrail.config import DataConfig, OptimizerConfig
 from vitrail.train import fit
 from vitrail.training.progress import read_metrics
 from vitrail.transfer import RATES, chosen_config, finetuned_config, search_learning_rate
+
+COUNTING = """
+import json, os, sys, traceback
+weights, code = sys.argv[1:]
+openings = []
+
+def record(event, arguments):
+    if event == "open" and os.path.abspath(str(arguments[0])) == weights:
+        openings.append([frame.name for frame in traceback.extract_stack()])
+
+sys.addaudithook(record)
+exec(code)
+print(json.dumps([len(openings), sum("file_sha256" in names for names in openings)]))
+"""
+"""Prints how often some Python code opens a file, and how often it does so for its checksum."""
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +72,24 @@ def test_a_fine_tuned_model_drops_as_its_own_configuration_says(start, tmp_path)
     tuned = vitrail.load(tmp_path / "run")
     assert (tuned.config.dropout, tuned.config.drop_path) == (0.4, 0.0)
     assert tuned.pos_drop.p == 0.4
+
+
+def openings(weights: Path, code: str) -> list[int]:
+    """Returns how often Python code opens a weights file, and how many of these are for its checksum."""
+    command = [sys.executable, "-c", COUNTING, str(weights), code]
+    ended = subprocess.run(command, cwd=weights.parent.parent, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_fine_tuning_loads_its_model_once_and_compares_the_checksum_once(tmp_path):
+    model = toy(image_size=8, patch_size=2, channels=1, depth=1)
+    weights = vitrail.save(model, tmp_path / "model") / "model.safetensors"
+    once = openings(weights, "import vitrail; vitrail.load('model')")
+    assert once[1] == 1 < once[0]
+    command = ["finetune", "model", "--data", "digits", "--quick", "--out", "run"]
+    assert openings(weights, f"from vitrail.cli import main; main({command})") == once
+    call = "vitrail.finetune('model', 'digits', 'again', quick=True)"
+    assert openings(weights, f"import vitrail; {call}") == once
+    first, second = (vitrail.load(tmp_path / run).state_dict() for run in ("run", "again"))
+    assert all(torch.equal(first[name], second[name]) for name in first)

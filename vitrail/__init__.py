@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from vitrail.config import ModelConfig, Preprocessing, TrainConfig
     from vitrail.data.inputs import Prepared
     from vitrail.errors import UserError
+    from vitrail.inference.api import embed, predict, preprocess
     from vitrail.inference.export import export
-    from vitrail.inference.functions import embed, predict, preprocess
     from vitrail.models.attention import Recorder
     from vitrail.models.build import create
     from vitrail.models.cost import cost, plan
@@ -42,9 +42,9 @@ _HOMES = {
     "cost": "vitrail.models.cost",
     "plan": "vitrail.models.cost",
     "Recorder": "vitrail.models.attention",
-    "predict": "vitrail.inference.functions",
-    "embed": "vitrail.inference.functions",
-    "preprocess": "vitrail.inference.functions",
+    "predict": "vitrail.inference.api",
+    "embed": "vitrail.inference.api",
+    "preprocess": "vitrail.inference.api",
     "Prepared": "vitrail.data.inputs",
     "export": "vitrail.inference.export",
     "evaluate": "vitrail.assessment",

@@ -1,4 +1,16 @@
-"""The one error that is meant for the person at the keyboard."""
+"""The one error that is meant for the person at the keyboard, and how others' errors are quoted in it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NO_MEMORY = re.compile(
+    r"(can.?t|cannot|could not|failed to) (allocate|reserve|map segment|start new thread)|bad.?alloc|out of memory|"
+    r"not enough memory|memory allocation",
+    re.IGNORECASE,
+)
+"""How libraries say that they were given no memory, or no thread for want of it."""
 
 
 class UserError(Exception):
@@ -12,3 +24,31 @@ class UserError(Exception):
         super().__init__(message)
         self.said_by_another = said_by_another
         """Another process of the same job tells the person; this one need not."""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of another library's error, cut to 160 characters, or its class where it is empty."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) < 160 else text[:157] + "..."
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Puts the name of a file before what the block says is wrong with its content."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}", error.said_by_another) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was not enough memory: Python's own, or that of a library."""
+    known = isinstance(error, RuntimeError | OSError | ImportError) and _NO_MEMORY.search(str(error)) is not None
+    return known or isinstance(error, MemoryError)
+
+
+def printable(text: str) -> str:
+    """Returns a text with control characters and halves of characters spelt out: a name in a file could hold what moves
+    the cursor of a terminal, or what no terminal can write."""
+    spelt = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+    return spelt.encode("utf-8", "backslashreplace").decode("utf-8")

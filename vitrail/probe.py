@@ -1,6 +1,8 @@
-"""What fine-tuning begins with: a head solved on the features of the training images (linear probe, then fine-tune:
-Kumar et al. 2022). One pass over the images gives the run a model that can be used, and later steps a start that does
-not have to spoil the features first."""
+"""The head that fine-tuning begins with, computed in closed form from the features of the training images.
+
+A run has a model that can be used after one pass over its images. Later steps begin with a head that is right already,
+and so need not distort the features first (linear probing, then fine-tuning: Kumar and others, 2022).
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,61 +18,74 @@ from vitrail.config import TrainConfig
 from vitrail.data import Source, Split
 from vitrail.data.loader import Batch, EvaluationLoader
 from vitrail.errors import UserError
-from vitrail.evaluation.features import Features, counted, extract, joined
+from vitrail.evaluation.features import Features, counted, extract, join_features
 from vitrail.models.build import Model
-from vitrail.processes import Processes
+from vitrail.process_group import ProcessGroup
 from vitrail.random_stream import permutation
 from vitrail.tasks import Meaning, task
 from vitrail.tasks.base import Constants, FeatureSet, Head, LossSettings, Meter
 
 PROBE = "probe"
-"""The folder of a run that holds its bundle."""
+"""The folder of a run that holds the model with this head."""
 BATCH = 32
-"""Images at a time: the bar moves, and little memory is needed."""
+"""Images at a time: few, so that the bar moves often and little memory is needed."""
 SAMPLES = 50_000
-"""Of more training images so many are used, drawn by the seed."""
+"""The largest number of training images that are used; of more, some are drawn by the seed."""
 
 
 @dataclass(frozen=True)
 class Prober:
-    """All that solving a run's first head needs, joined by `train.py`."""
+    """Computes the head that a run begins with; `run.py` makes it."""
 
     config: TrainConfig
     run: Path
+    """The run's folder."""
     model: Model
-    """It gets the head."""
+    """The model, which gets the head."""
     source: Source
     settings: LossSettings
-    """Of the loss that the head is solved for."""
+    """What the loss is made from that the head is to be good for."""
     save: Callable[[str, dict[str, Any], Constants], None]
-    """Write the model, with its metrics and what its answers need, as a bundle into a folder of the run."""
+    """Writes the model as a bundle: (name of a folder of the run, metrics, what its answers depend on)."""
     watch: Callable[[Iterable[Batch]], Iterator[Batch]]
-    """List what cannot be read."""
+    """Lists images that cannot be read, while batches pass through."""
     say: Callable[[str], None]
+    """Shows a line to the user."""
 
-    def begin(self, training: Split, held_out: Split | None, processes: Processes) -> dict[str, Any]:
-        """Give the model its head; returns the probe's numbers on the held-out split, {} where there is none, with the
-        `constants` that its answers need, if any.
+    def begin(self, training: Split, held_out: Split | None, processes: ProcessGroup) -> dict[str, Any]:
+        """Gives the model its head.
 
-        The run can be used from here on: the bundle is written as `probe`, and before that as what a run is known by,
-        so that one that was killed in between does it again. A run that has its probe reads it back.
+        From here on the run can be used. The bundle `probe` is written last, so a run that was killed before does
+        everything again. A run that has its probe reads it back.
+
+        Args:
+            training: the samples to learn from.
+            held_out: the samples to measure the head on; None if there are none.
+            processes: the processes that share the images.
+
+        Returns:
+            The head's numbers on the held-out samples, with the `constants` that its answers depend on, if any; {}
+                without such
+            samples.
         """
-        if not processes.first_alone(lambda: bundle.is_bundle(self.run / PROBE)):
+        if not processes.run_on_first(lambda: bundle.is_bundle(self.run / PROBE)):
             result, how, constants = self._solve(training, held_out, processes)
             name = held_out.name if held_out else ""
             metrics: dict[str, Any] = {"head": how, **({name: result} if result else {})}
             self.save("best" if result else "bundle", metrics, constants)
             self.save(PROBE, metrics, constants)
-            said = f"{self._meter.about(result, name)}, " if result else ""
-            self.say(f"probe: {said}by {how}; {self.run / PROBE} can be used from now on")
-        head, metrics, constants = processes.first_alone(self._read)
+            accuracy = f"{self._meter.about(result, name)}, " if result else ""
+            self.say(f"probe: {accuracy}by {how}; {self.run / PROBE} can be used from now on")
+        head, metrics, constants = processes.run_on_first(self._read)
         self._put(*head)
         found = metrics.get(held_out.name, {}) if held_out else {}
         return {**found, "constants": constants} if found and constants else found
 
     def _solve(
-        self, training: Split, held_out: Split | None, processes: Processes
+        self, training: Split, held_out: Split | None, processes: ProcessGroup
     ) -> tuple[dict[str, Any], str, Constants]:
+        """Computes the head; returns its numbers on the held-out samples, how it was computed, and what its answers
+        depend on."""
         known = training.known.nonzero()[0]
         if len(known) > SAMPLES:
             known = known[permutation(len(known), "probe", self.config.seed)[:SAMPLES]]
@@ -79,21 +94,21 @@ class Prober:
             raise UserError(f"no image of {training.name} has a label, so there is nothing to learn from")
         began = time.monotonic()
         train = self._features(training.subset(known), processes)
-        asked = self._features(held_out, processes) if held_out else None
+        tested = self._features(held_out, processes) if held_out else None
         if not len(train):
             raise UserError(f"none of the {len(known):,} images of {training.name} can be read; see vitrail data check")
-        count, seconds = len(train) + len(asked or ()), time.monotonic() - began
+        count, seconds = len(train) + len(tested or ()), time.monotonic() - began
         self.say(f"features of {count:,} images in {seconds:.1f} s, {count / seconds:.0f} images/s")
-        held = None if asked is None else _set(asked)
-        head = processes.first_alone(lambda: self._head.solve(_set(train), held, self.settings))
+        held = None if tested is None else _set(tested)
+        head = processes.run_on_first(lambda: self._head.solve(_set(train), held, self.settings))
         self._put(head.weight, head.bias)
-        if asked is None or not len(asked):
+        if tested is None or not len(tested):
             return {}, head.method, {}
         meter = self._meter(Meaning(self.source.classes, {}, self.settings.constants))
-        meter.add(asked.ids, asked.targets, head.outputs(asked.values))
+        meter.add(tested.ids, tested.targets, head.outputs(tested.values))
         result = meter.result()
         kept = {name: result[name] for name in ("n", *self._meter.chosen_by, "loss")}
-        return {**kept, "skipped": asked.skipped}, head.method, meter.constants()
+        return {**kept, "skipped": tested.skipped}, head.method, meter.constants()
 
     @property
     def _head(self) -> Head:
@@ -103,8 +118,9 @@ class Prober:
     def _meter(self) -> type[Meter]:
         return task(self.source.task).meter
 
-    def _features(self, split: Split, processes: Processes) -> Features:
-        """Each process does its part; all get the whole, in the order of the split."""
+    def _features(self, split: Split, processes: ProcessGroup) -> Features:
+        """Computes the features of a split. Each process computes a part, and all get the whole, in the order of the
+        split."""
         data = self.config.data
         loader = EvaluationLoader(
             split,
@@ -117,10 +133,11 @@ class Prober:
         )
         batches = counted(self.watch(loader), f"features of {split.name}", len(split) // processes.count)
         device = next(self.model.parameters()).device
-        mine = processes.all_or_none(lambda: extract(self.model, batches if processes.first else loader, device))
-        return mine if processes.count == 1 else joined(processes.gather(mine), split.ids)
+        mine = processes.run_on_all(lambda: extract(self.model, batches if processes.first else loader, device))
+        return mine if processes.count == 1 else join_features(processes.gather(mine), split.ids)
 
     def _read(self) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[str, Any], Constants]:
+        """Reads the probe back: its head as (weight, bias), its metrics, and what its answers depend on."""
         found = load(self.run / PROBE)
         assert isinstance(found.head, torch.nn.Linear)
         head = found.head.weight.detach(), found.head.bias.detach()
@@ -128,6 +145,7 @@ class Prober:
 
     @torch.no_grad()
     def _put(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Copies a head into the model."""
         head = self.model.head
         assert isinstance(head, torch.nn.Linear)
         head.weight.copy_(weight)

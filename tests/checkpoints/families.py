@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitrail
-from vitrail.checkpoints.peers import import_peer
+from vitrail.checkpoints.peers.libraries import import_peer
 from vitrail.errors import UserError
 
 TABLE = Path(__file__).parents[2] / "docs/checkpoint-table.md"

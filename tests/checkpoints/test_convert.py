@@ -12,8 +12,8 @@ from tests.checkpoints.test_round_trips import google_shapes, noise
 from tests.conftest import pictures, randomised, toy
 from vitrail.checkpoints import timm
 from vitrail.checkpoints.convert import convert
+from vitrail.checkpoints.declared_config import read_model
 from vitrail.checkpoints.labels import attach_labels
-from vitrail.checkpoints.told import read_model
 from vitrail.errors import UserError
 from vitrail.models.build import create
 from vitrail.models.card import Card

@@ -18,7 +18,7 @@ from tests.checkpoints import timm_registry
 from tests.conftest import toy
 from tests.hub_server import COMMIT
 from tests.warm import run
-from vitrail.checkpoints.published import by_name, table
+from vitrail.checkpoints.published import by_name, published_models
 from vitrail.errors import UserError
 from vitrail.io.checksums import digest
 from vitrail.serving.models import open_engines
@@ -209,7 +209,7 @@ def test_a_download_has_a_time_limit(ti16, photo, pause, chunk):
 def test_a_terminal_shows_a_bar(ti16, photo):
     ti16.pause, ti16.chunk = 0.1, 2_000_000
     ours, theirs = pty.openpty()
-    code = "from vitrail.checkpoints.hub import fetch; fetch('Ti/16')"
+    code = "from vitrail.checkpoints.hub import fetch_repository; fetch_repository('Ti/16')"
     with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "COLUMNS": "140"}) as process:
         os.close(theirs)
         shown = b""
@@ -229,7 +229,7 @@ def test_a_folder_of_that_name_comes_first(ti16, tmp_path, monkeypatch):
     vitrail.save(toy(), "Ti/16")
     model = vitrail.load("Ti/16")
     assert model.config.width == 32
-    assert any("not for the published weights" in note for note in model.card.notes)
+    assert any("not the published weights" in note for note in model.card.notes)
     assert not ti16.asked
 
 
@@ -277,7 +277,7 @@ def test_a_served_model_is_called_as_it_was_asked_for(ti16):
 
 def test_the_list(peers):
     rows = json.loads(run("models", "--weights", "--json").stdout)
-    assert len(rows) == len(table())
+    assert len(rows) == len(published_models())
     assert rows[0]["name"] == "Ti/16"
     assert rows[0]["full_name"] == "Ti/16@augreg"
     assert all(by_name(row["name"]).id == by_name(row["full_name"]).id == row["id"] for row in rows)

@@ -51,6 +51,7 @@ def find(assets, name: str):
     return next(path for path in (assets / name, assets / "imagenet-sample" / name) if path.exists())
 
 
+@pytest.mark.slow
 def test_top_1_and_top_5_on_the_sample_photos(model, assets):
     """346 and 457 of 500, as timm counts them."""
     folders = sorted(folder for folder in (assets / "imagenet-sample").iterdir() if folder.is_dir())

@@ -11,7 +11,8 @@ import vitrail
 from tests.conftest import pictures, randomised, toy
 from vitrail.checkpoints import google, huggingface, timm, torchvision
 from vitrail.checkpoints.convert import convert
-from vitrail.checkpoints.told import Told, read_model
+from vitrail.checkpoints.declared_config import Declared, read_model
+from vitrail.checkpoints.name_maps import write_by_rules
 from vitrail.models.build import build, create
 
 HYBRID = {"stages": (2, 1, 1), "patch_size": 1, "image_size": 32, "stem_width": 64}
@@ -88,7 +89,7 @@ def test_google(shapes, tmp_path):
     arrays = noise(shapes)
     reading = google.from_google(arrays)
     assert not reading.dropped
-    assert_same_tensors(google.to_google(reading.state, reading.config), arrays)
+    assert_same_tensors(write_by_rules(google.target_rules(reading.state, reading.config), reading.state), arrays)
     # And through files: what numpy wrote, what we write.
     np.savez(tmp_path / "in.npz", **{name: tensor.numpy() for name, tensor in arrays.items()})
     convert(tmp_path / "in.npz", tmp_path / "out.npz", "google", check=False)
@@ -100,7 +101,7 @@ def test_google_present_names_are_read_and_released_ones_written():
     arrays = noise(google_shapes(form=google.PRESENT))
     reading = google.from_google(arrays)
     assert not reading.dropped
-    written = google.to_google(reading.state, reading.config)
+    written = write_by_rules(google.target_rules(reading.state, reading.config), reading.state)
     assert written.keys() == google_shapes().keys()
     renamed = {
         "LayerNorm_1": "LayerNorm_2", "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
@@ -156,7 +157,7 @@ def test_huggingface(peers, tmp_path, kind):
 
 def test_huggingface_in_memory_names_are_read_too(peers):
     theirs = randomised(peers.transformers.ViTForImageClassification(peers.transformers.ViTConfig(**SMALL)))
-    reading = huggingface.from_huggingface(theirs.state_dict(), Told(fields={"num_heads": 4}))
+    reading = huggingface.from_huggingface(theirs.state_dict(), Declared(fields={"num_heads": 4}))
     assert not reading.dropped
     assert reading.config.num_heads == 4
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoints.peers import import_peer
+from vitrail.checkpoints.peers.libraries import import_peer
 from vitrail.checkpoints.timm import from_timm
 from vitrail.models.sizes import NAMES, name_for
 

@@ -5,10 +5,9 @@ import json
 import pytest
 from PIL import Image
 
-from vitrail.checkpoints import peers as libraries
-from vitrail.checkpoints.peers import PeerMissing
+from vitrail.checkpoints.peers import libraries, models
+from vitrail.checkpoints.peers.libraries import PeerMissing
 from vitrail.cli import main
-from vitrail.inference import twins
 
 SMALL = ["bench", "--models", "Ti/16", "--image-size", "32", "--rounds", "2", "--engines", "torch"]
 
@@ -49,7 +48,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(peers, monkeypatch
             raise PeerMissing("transformers is not installed")
         return libraries.import_peer(name)
 
-    monkeypatch.setattr(twins, "import_peer", without)
+    monkeypatch.setattr(models, "import_peer", without)
     main([*SMALL, "--batch", "1", "--peers", "timm", "transformers", "--json"])
     captured = capsys.readouterr()
     assert "without transformers: transformers is not installed" in captured.err
@@ -58,7 +57,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(peers, monkeypatch
 
 
 def test_a_peer_that_computes_something_else_stops_the_bench(peers, monkeypatch):
-    monkeypatch.setattr(twins, "_timm", lambda model: lambda images: model(images) + 0.01)
+    monkeypatch.setattr(models, "_timm", lambda model: lambda images: model(images) + 0.01)
     with pytest.raises(AssertionError, match="timm computes something else"):
         main([*SMALL, "--batch", "1", "--peers", "timm"])
 
@@ -68,7 +67,7 @@ def test_all_peers_and_engines_run_beside_each_other(peers, capsys):
     main(["bench", "--models", "Ti/16", "--image-size", "32", "--batch", "2", "--rounds", "3", "--json"])
     rows = [row for row in json.loads(capsys.readouterr().out) if row["unit"] == "peer's time / ours"]
     assert {row["subject"] for row in rows} == {"vitrail torch", "vitrail onnxruntime", "vitrail openvino"}
-    assert {row["peer"] for row in rows} == set(twins.PEERS)
+    assert {row["peer"] for row in rows} == set(models.PEERS)
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

@@ -91,7 +91,7 @@ def test_without_an_image_it_says_so_and_shows_drawings(folder, capsys, monkeypa
         (["model", "photos", "nowhere.jpg", "--out", "out", "--limit", "1"], ["nowhere.jpg: there is no such file"]),
         (["model", "-", "--out", "out"], ["-: there is no such file"]),
         (["model", "*.webp", "--out", "out"], ["*.webp"]),
-        (["model", "photos", "--out", "broken.jpg"], ["broken.jpg", "no folder"]),
+        (["model", "photos", "--out", "broken.jpg"], ["broken.jpg", "not a folder"]),
         (["model", "photos", "--out", "broken.jpg/out"], ["broken.jpg/out", "cannot be written"]),
         (["model", "photos", "--out", "taken"], ["taken", "thesis.tex"]),
         (["model", "photos", "--out", "out", "--class", "bird"], ["--class bird", "no such class"]),

@@ -11,7 +11,7 @@ from PIL import Image
 import vitrail
 from tests.warm import run
 from vitrail.data import open_source
-from vitrail.io.files import read_json
+from vitrail.io.documents import read_json
 
 QUADRANTS = ("north-west", "north-east", "south-west", "south-east")
 SHORT = ["--model.depth", "1", "--batch-size", "32", "--transform.crop", "evaluation", "--transform.rotate", "0"]

@@ -9,7 +9,7 @@ import pytest
 from vitrail.cli import main
 from vitrail.models.cost import plan
 from vitrail.models.sizes import config_for
-from vitrail.recipes import RECIPES, describe, recipe
+from vitrail.recipes import RECIPES, describe_recipe, recipe
 
 KEYS = {"parameters", "gmacs", "steps", "flops_per_step", "exaflops", "memory_bytes", "seconds"}
 
@@ -83,7 +83,7 @@ def test_the_table_names_recipe_and_model(capsys):
 
 
 def test_without_a_name_the_recipes_are_listed(capsys):
-    assert answer(capsys) == [{"name": name, "description": describe(name)} for name in RECIPES]
+    assert answer(capsys) == [{"name": name, "description": describe_recipe(name)} for name in RECIPES]
     main(["plan"])
     printed = capsys.readouterr().out
     assert all(name in printed for name in RECIPES)

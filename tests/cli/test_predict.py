@@ -16,6 +16,8 @@ from PIL import Image
 
 import vitrail
 from tests.conftest import toy
+from tests.data.conftest import encoded, picture
+from tests.data.costly_pictures import tiff_of_one_tile_many_times
 from vitrail.cli import main
 from vitrail.config import Preprocessing
 from vitrail.inference.export import export
@@ -105,6 +107,27 @@ def test_what_the_user_can_fix_is_exit_2(onnx, tmp_path, capsys):
         assert status.value.code == 2, arguments
         assert message in capsys.readouterr().err
     assert sorted(each.name for each in tmp_path.iterdir()) == ["broken.jpg", "empty"]
+
+
+def test_a_file_that_takes_too_long_or_another_format_has_a_row_that_says_so(onnx, tmp_path):
+    (good,) = fill(tmp_path, 1).rglob("*.bmp")
+    (tmp_path / "tiles.tif").write_bytes(tiff_of_one_tile_many_times())
+    (tmp_path / "small.gif").write_bytes(encoded(picture(), "GIF"))
+    flags = ("--decode-seconds", 1, "--formats", "bmp,tiff")
+    result = run("predict", onnx, tmp_path, *flags, "--out", tmp_path / "rows.jsonl")
+    assert result.returncode == 0, result.stderr
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+    errors = {Path(row["path"]).name: row["error"] for row in map(json.loads, lines)}
+    assert errors == {
+        good.name: None,
+        "tiles.tif": "takes longer than 1 seconds to decode (--decode-seconds)",
+        "small.gif": "is a file of the format gif, not of the formats that are read here: bmp, tiff (--formats)",
+    }
+    result = run("embed", onnx, tmp_path, *flags, "--out", tmp_path / "rows.csv")
+    assert "takes longer than 1 seconds" in (tmp_path / "rows.csv").read_text()
+    failed = run("predict", onnx, tmp_path, "--formats", "bpm")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert "--formats bpm: there is no format 'bpm'" in failed.stderr
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

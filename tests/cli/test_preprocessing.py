@@ -1,4 +1,4 @@
-"""Weights without preprocessing: every command says what it assumed or chose, and --preprocessing says otherwise."""
+"""Weights without preprocessing: every command says what it assumed or chose, and --preprocessing changes it."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def test_with_labelled_data_both_candidates_are_tried_and_the_outcome_said(place
     assert result.returncode == 0, result.stderr
     (line,) = [each for each in result.stderr.splitlines() if each.startswith(NOTHING)]
     assert "tried both usual ones on 20 training images: " in line, "never on those that are measured"
-    assert re.search(r"(took|assumed) mean 0.*\(--preprocessing says otherwise\)$", line)
+    assert re.search(r"(took|assumed) mean 0.*\(--preprocessing changes it\)$", line)
     if name == "finetune":
         kept = vitrail.load(place / "finetune-tried").card.preprocessing
         assert kept is not None

@@ -11,7 +11,7 @@ from tests.warm import run
 from vitrail.cli.study import command
 from vitrail.config import Preprocessing
 from vitrail.studies import runner
-from vitrail.studies.study import Outcome, Result
+from vitrail.studies.study import RowResult, StudyOutcome
 
 
 def test_vtab_from_the_tasks_to_the_means(tmp_path):
@@ -61,10 +61,10 @@ def test_wrong_flags_are_named_and_nothing_is_left(tmp_path, flags, words):
 @pytest.mark.parametrize("lost", ["some", "all"])
 def test_failed_rows_are_an_exit_status_and_in_the_json(tmp_path, monkeypatch, capsys, lost):
     def outcome(study, out, jobs, tell):
-        best = [Result(row.factors, row.config.seed, 0.5, 1.0, 10, 1, 1.0, 1, 0.1) for row in study.rows]
-        return Outcome(tuple(best[1:] if lost == "some" else ()), {study.rows[0].name: "the disk is full"})
+        best = [RowResult(row.factors, row.config.seed, 0.5, 1.0, 10, 1, 1.0, 1, 0.1) for row in study.rows]
+        return StudyOutcome(tuple(best[1:] if lost == "some" else ()), {study.rows[0].name: "the disk is full"})
 
-    monkeypatch.setattr(runner, "run", outcome)
+    monkeypatch.setattr(runner, "run_study", outcome)
     for as_json in (True, False):
         with pytest.raises(SystemExit) as stopped:
             command("pooling", quick=True, out=Path(tmp_path / "out"), json=as_json)

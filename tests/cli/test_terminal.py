@@ -50,7 +50,7 @@ def test_ctrl_c_answers_within_the_step_and_saves(tmp_path):
     assert frames(terminal.shown.partition("finishing")[0], 500)[-1][0] <= before + 1
     assert terminal.end() == 130, terminal.shown
     assert "go on with" in terminal.shown
-    found = snapshots.read(tmp_path / "run/snapshots")
+    found = snapshots.read_snapshot(tmp_path / "run/snapshots")
     assert found is not None
     assert 1 <= found[0].step <= before + 2
 
@@ -61,7 +61,7 @@ def test_a_terminal_that_is_closed_saves_like_sigterm(tmp_path):
     terminal.wait_for(r"\b2/500")
     terminal.hang_up()
     assert terminal.end() == 129
-    assert snapshots.read(tmp_path / "run/snapshots") is not None
+    assert snapshots.read_snapshot(tmp_path / "run/snapshots") is not None
 
 
 def test_the_end_of_a_run_says_what_to_do_next(tmp_path):

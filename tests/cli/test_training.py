@@ -147,6 +147,7 @@ def test_a_run_of_numbered_classes_keeps_the_order_it_began_with(tmp_path):
     assert begun.returncode == 0, begun.stderr
     assert vitrail.load(tmp_path / "run").card.label_names == ("1", "2", "10")
     config = json.loads((tmp_path / "run/config.json").read_text())
+    config.pop("sha256")  # which these versions did not write
     (tmp_path / "run/config.json").write_text(json.dumps(config | {"classes": ["1", "10", "2"]}))
     again = run("train", "--out", "run", "--resume", cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -88,7 +88,7 @@ def kill_after_a_snapshot(process: subprocess.Popen[str], run: Path) -> int:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, "it had ended before it was killed"
-    found = snapshots.read(run / "snapshots")
+    found = snapshots.read_snapshot(run / "snapshots")
     assert found is not None
     return found[0].step
 

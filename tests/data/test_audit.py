@@ -10,7 +10,7 @@ from tests.data.conftest import encoded, picture
 from tests.data.test_coco import write as write_coco
 from vitrail.cli import main
 from vitrail.data import open_source
-from vitrail.data.doctor import check_source
+from vitrail.data.check import check_source
 
 
 def table(folder: Path, header: str, rows: list[str]) -> Path:

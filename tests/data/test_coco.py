@@ -81,7 +81,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not COCO JSON"):
         open_source(path)
     path.write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="not valid JSON"):
         open_source(path)
     path.write_text(json.dumps(good))
     (tmp_path / "train2017" / "b.png").unlink()

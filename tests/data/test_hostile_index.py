@@ -17,7 +17,7 @@ from tests.data.test_hostile import hostile
 from tests.data.test_shard_index import train
 from tests.data.test_sources_in_shards import shard, write_tar
 from vitrail.data import BadImage, decode, open_source
-from vitrail.data.sources.shard_index import INDEX, SCHEMA, Index, Rows, Shard, read_index, write_index
+from vitrail.data.sources.shard_index import INDEX, SCHEMA, Index, SampleTable, Shard, read_index, write_index
 from vitrail.errors import UserError
 
 
@@ -39,9 +39,11 @@ def table_of(rows: dict) -> pa.Table:
     return pa.table(arrays, schema=SCHEMA)
 
 
-def rows_of(rows: dict) -> Rows:
+def rows_of(rows: dict) -> SampleTable:
     label = np.array(rows.get("label", [-1] * len(rows["key"])), dtype=np.int64)
-    return Rows(np.array(rows["shard"], np.int32), rows["key"], np.array(rows["offset"]), np.array(rows["size"]), label)
+    return SampleTable(
+        np.array(rows["shard"], np.int32), rows["key"], np.array(rows["offset"]), np.array(rows["size"]), label
+    )
 
 
 def hostile_folder(folder: Path, rows: dict | pa.Table, shards: list[dict] | dict | None = None, **header) -> Path:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.data.conftest import encoded, picture, smooth, write_class_folders
 from vitrail.config import DataConfig, Preprocessing, TransformConfig
 from vitrail.data import Split, decode, open_source
-from vitrail.data.loader import Batch, EvaluationLoader, Normaliser, TrainingLoader, default_workers
+from vitrail.data.loader import Batch, EvaluationLoader, Normaliser, TrainingLoader, loader_workers
 from vitrail.data.transforms import TrainingTransform
 from vitrail.errors import UserError
 from vitrail.random_stream import Draws
@@ -322,7 +322,7 @@ def test_senseless_requests_are_refused():
         stream(empty, TransformConfig(), 1)
     with pytest.raises(UserError, match="batch size"):
         stream(in_memory(3), TransformConfig(), 1, batch_size=0)
-    assert default_workers(in_memory(3)) == 1
+    assert loader_workers(in_memory(3)) == 1
 
 
 def test_every_view_is_drawn_for_itself():

@@ -11,14 +11,14 @@ from PIL import Image
 from tests.data.conftest import encoded, picture, smooth
 from vitrail.config import DataConfig, Preprocessing, TrainConfig, TransformConfig
 from vitrail.data import BadImage, decode, open_source
+from vitrail.data.check import check_source
+from vitrail.data.check_report import render_check
 from vitrail.data.decode import from_array, to_array
-from vitrail.data.doctor import check_source
-from vitrail.data.doctor_report import render
 from vitrail.data.loader import EvaluationLoader, Normaliser, TrainingLoader
 from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.randaugment import OPERATIONS, colour_jitter
-from vitrail.data.ranges import measure, range_notes, resolved
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
+from vitrail.data.value_range import measure_range, range_notes, resolved
 from vitrail.errors import UserError
 from vitrail.random_stream import Draws
 
@@ -231,29 +231,29 @@ def test_the_range_is_found_in_the_data_once_and_for_all(tmp_path):
 
 
 def test_a_note_says_when_less_than_a_tenth_of_the_range_is_used(tmp_path):
-    few = measure(write(tmp_path / "few"))
+    few = measure_range(write(tmp_path / "few"))
     (note,) = range_notes(few, None)
     assert "--data.range auto" in note
     assert "6.2% of it" in note
     assert range_notes(few, TWELVE) == []
     assert "clipped" in range_notes(few, (0, 1000))[0]
     assert "--data.range" in range_notes(few, (0, 1e6))[0]
-    assert range_notes(measure(write(tmp_path / "many", high=65536)), None) == []
-    assert range_notes(measure(write(tmp_path / "bytes", high=20, dtype=np.uint8)), None) == []
+    assert range_notes(measure_range(write(tmp_path / "many", high=65536)), None) == []
+    assert range_notes(measure_range(write(tmp_path / "bytes", high=20, dtype=np.uint8)), None) == []
 
 
 def test_pictures_of_eight_bits_have_no_range_to_find(tmp_path):
     split = write(tmp_path, high=256, dtype=np.uint8)
     with pytest.raises(UserError, match="8 bits"):
         resolved("auto", None, split)
-    assert "8, and are taken from 0 to 255" in range_notes(measure(split), TWELVE)[0]
+    assert "8, and are taken from 0 to 255" in range_notes(measure_range(split), TWELVE)[0]
 
 
 def test_bad_pictures_do_not_count_in_the_sample(tmp_path):
     split = write(tmp_path)
     (tmp_path / "a" / "00.tif").write_bytes(b"junk")
     Image.fromarray(np.full((20, 20), np.nan, np.float32)).save(tmp_path / "a" / "01.tif")
-    found = measure(split)
+    found = measure_range(split)
     assert (found.n, found.deep) == (22, 22)
 
 
@@ -337,7 +337,7 @@ def test_any_number_of_channels_can_be_checked(tmp_path, channels, dtype):
     assert findings["corrupt"] == []
     assert len(findings["exact_duplicates"]) == 2
     assert findings["modes"] == {f"{channels} channel{'s' * (channels > 1)} of {np.dtype(dtype)}": 8}
-    page = render(findings, source)
+    page = render_check(findings, source)
     assert page.count("<figure><img") == 4
     assert ("--data.range" in page) == (dtype == np.uint16)
 

@@ -20,8 +20,8 @@ from vitrail.data.cache import cache_limit
 from vitrail.data.loader import TrainingLoader
 from vitrail.data.order import ShardOrder, create_order
 from vitrail.data.shard_writer import write_shards
-from vitrail.data.sources import stored
 from vitrail.data.sources.shard_index import INDEX
+from vitrail.data.sources.storage import files
 from vitrail.errors import UserError
 
 WHOLE = {"val_fraction": 0, "test_fraction": 0}
@@ -52,7 +52,7 @@ class Unsteady(MemoryFileSystem):
 @pytest.fixture
 def unsteady(monkeypatch):
     fsspec.register_implementation("unsteady", Unsteady, clobber=True)
-    monkeypatch.setattr(stored, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(files, "_PAUSES", (0.0, 0.0, 0.0))
     Unsteady.store.clear()
     Unsteady.fetched.clear()
     Unsteady.failing = 0

@@ -25,10 +25,10 @@ from vitrail.config import Preprocessing
 from vitrail.data import BadImage, decode, open_source
 from vitrail.data.loader import EvaluationLoader
 from vitrail.data.shard_writer import write_shards
-from vitrail.data.sizes import byte_count
 from vitrail.data.sources import indexing
 from vitrail.data.sources.shard_index import INDEX, Index, read_index, recognise, write_index
 from vitrail.errors import UserError
+from vitrail.io.sizes import byte_count
 
 
 @pytest.fixture

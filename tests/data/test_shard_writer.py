@@ -149,7 +149,7 @@ def test_classes_are_written_as_they_were(tmp_path: Path) -> None:
         ("regression", {"id": "0.png"}, "two samples have one name"),
         ("regression", {"id": None}, "column id has gaps"),
         ("regression", {"task": "dance"}, "there is no task 'dance'"),
-        ("regression", {"names": "age"}, "names of what is answered, are missing"),
+        ("regression", {"names": "age"}, "names of its classes are missing"),
         ("regression", {"names": ["x"] * 70_000}, "70000 names"),
     ],
 )

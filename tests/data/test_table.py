@@ -42,7 +42,7 @@ def test_labels_joined_by_a_bar(tmp_path: Path) -> None:
     assert source.classes == ("bird", "cat", "dog")
     assert found == {"photos/0.png": "cat|dog", "photos/1.png": "dog", "photos/2.png": "", "photos/3.png": "bird|cat"}
     assert source.split("train").known.all()
-    assert source.notes[0] == f"{path}: 3 labels (multilabel) by column labels; --task says otherwise"
+    assert source.notes[0] == f"{path}: 3 labels (multilabel) by column labels; --task NAME reads it for another task"
     assert source.split("train").read(1) == (tmp_path / "photos" / "1.png").read_bytes()
 
 

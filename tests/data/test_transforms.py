@@ -14,7 +14,7 @@ from tests.data.conftest import encoded, picture, smooth
 from vitrail.config import Preprocessing, TransformConfig
 from vitrail.data.geometry import evaluation_crop, inception_box, shrink_factor
 from vitrail.data.loader import Normaliser
-from vitrail.data.mixing import cut_box, mix
+from vitrail.data.mixup_cutmix import cut_box, mix
 from vitrail.data.randaugment import OPERATIONS, randaugment
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform, erase, shift
 from vitrail.errors import UserError

@@ -4,16 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.evaluation.features import Features, joined
+from vitrail.evaluation.features import Features, join_features
 from vitrail.tasks import ridge
 from vitrail.tasks.base import FeatureSet, Solved
 from vitrail.tasks.classification.closed_form import (
     fitted_scale,
-    leave_one_out,
+    leave_one_out_scores,
     logistic_head,
     ridge_head,
     signs,
-    solve,
+    solve_classes,
     solve_head,
 )
 
@@ -31,8 +31,8 @@ def some(count: int, width: int, classes: int = 3, seed: int = 0, apart: float =
 def test_leave_one_out_is_training_without_each_sample_in_turn(width):
     data = some(24, width)
     mean, std = ridge.moments(data.values)
-    x, y = ridge.prepared(data.values, mean, std), signs(data.targets, 3)
-    for l2, scores, labels in leave_one_out(data.values, data.targets, 3, strengths=(0.1, 10.0)):
+    x, y = ridge.standardised(data.values, mean, std), signs(data.targets, 3)
+    for l2, scores, labels in leave_one_out_scores(data.values, data.targets, 3, strengths=(0.1, 10.0)):
         assert torch.equal(labels, data.targets)
         for out in range(len(data)):
             kept = torch.arange(len(data)) != out
@@ -43,9 +43,9 @@ def test_leave_one_out_is_training_without_each_sample_in_turn(width):
 
 def test_of_many_samples_some_are_left_out(monkeypatch):
     data = some(200, 4)
-    (every,) = leave_one_out(data.values, data.targets, 3, strengths=(1.0,))
+    (every,) = leave_one_out_scores(data.values, data.targets, 3, strengths=(1.0,))
     monkeypatch.setattr(ridge, "JUDGED", 50)
-    (few,) = leave_one_out(data.values, data.targets, 3, strengths=(1.0,))
+    (few,) = leave_one_out_scores(data.values, data.targets, 3, strengths=(1.0,))
     assert (len(every[1]), len(few[1])) == (200, 50)
     found = {tuple(row) for row in every[1].round(decimals=9).tolist()}
     assert all(tuple(row) in found for row in few[1].round(decimals=9).tolist())
@@ -71,7 +71,7 @@ def test_the_heads_logits_are_the_scaled_scores_of_the_ridge():
     data, other = some(90, 8), some(30, 8, seed=1)
     head = ridge_head(data.values, data.targets, 3)
     l2 = float(head.method.rpartition(" ")[2])
-    scores = solve(data.values, data.targets, 3, l2).scores(other.values)
+    scores = solve_classes(data.values, data.targets, 3, l2).scores(other.values)
     ratio = head.outputs(other.values).double() / scores
     assert torch.allclose(ratio, ratio.mean().expand_as(ratio), rtol=1e-4)
 
@@ -122,7 +122,7 @@ def test_parts_of_several_processes_are_joined_in_the_splits_order():
     whole = some(7, 3)
     parts = [whole.where(torch.arange(rank, 7, 2)) for rank in range(2)]
     empty = Features([], torch.empty(0, 0), torch.empty(0, dtype=torch.int64), 2)
-    found = joined([empty, *parts], whole.ids)
+    found = join_features([empty, *parts], whole.ids)
     assert (found.ids, found.skipped) == (whole.ids, 2)
     assert torch.equal(found.values, whole.values)
     assert torch.equal(found.targets, whole.targets)

@@ -12,7 +12,7 @@ import vitrail
 from tests.evaluation.test_closed_form import some
 from tests.training.test_probe import digit_model
 from vitrail.cli import main
-from vitrail.evaluation.cross_validation import cross_validate, fold_of
+from vitrail.evaluation.cross_validation import cross_validate_features, fold_of
 from vitrail.evaluation.features import Features
 from vitrail.tasks.classification.closed_form import ridge_head
 
@@ -35,7 +35,7 @@ def test_folds_are_as_even_as_can_be_in_all_and_in_every_class(counts):
 def test_each_fold_is_asked_of_a_head_that_was_solved_without_it():
     data = some(93, 8, apart=0.7)
     place = fold_of(data.targets, 5)
-    result = cross_validate(data, ("a", "b", "c"), 5)
+    result = cross_validate_features(data, ("a", "b", "c"), 5)
     for number, fold in enumerate(result.folds):
         inside = place == number
         head = ridge_head(data.values[~inside], data.targets[~inside], 3)
@@ -50,7 +50,7 @@ def test_labels_of_chance_are_told_by_chance():
     """With more features than samples a head knows what it learned by heart; what it did not see it cannot."""
     generator = torch.Generator().manual_seed(0)
     values, labels = torch.randn(200, 400, generator=generator), torch.randint(0, 2, (200,), generator=generator)
-    result = cross_validate(Features([str(each) for each in range(200)], values, labels, 0), ("a", "b"), 5)
+    result = cross_validate_features(Features([str(each) for each in range(200)], values, labels, 0), ("a", "b"), 5)
     assert 0.38 < result.mean < 0.62
 
 

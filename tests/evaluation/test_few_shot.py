@@ -11,9 +11,9 @@ from tests.conftest import pictures, toy
 from vitrail.data.loader import Batch
 from vitrail.evaluation import few_shot
 from vitrail.evaluation.features import Features, extract
-from vitrail.evaluation.few_shot import L2, draw, evaluate, short_classes
+from vitrail.evaluation.few_shot import L2, draw_shots, evaluate_shots, short_classes
 from vitrail.tasks import ridge
-from vitrail.tasks.classification.closed_form import solve
+from vitrail.tasks.classification.closed_form import solve_classes
 
 MORE_SAMPLES, MORE_FEATURES = (300, 20), (30, 200)
 
@@ -43,7 +43,7 @@ def test_it_equals_a_direct_solve_of_the_regularised_system(shape, l2):
     features, labels = material(*shape)
     x, y = prepared(features), targets(labels, 5)
     direct = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
-    found = solve(features, labels, 5, l2)
+    found = solve_classes(features, labels, 5, l2)
     np.testing.assert_allclose(found.weights.numpy(), direct, atol=1e-6, rtol=1e-6)
     queries, _ = material(40, shape[1], seed=1)
     np.testing.assert_allclose(found.scores(queries).numpy(), prepared(queries, features) @ direct, atol=1e-6)
@@ -54,7 +54,7 @@ def test_it_agrees_with_scikit_learns_ridge(shape):
     features, labels = material(*shape)
     x, y = prepared(features), targets(labels, 5)
     theirs = Ridge(alpha=1024.0, fit_intercept=False, solver="svd").fit(x, y)
-    found = solve(features, labels, 5, L2)
+    found = solve_classes(features, labels, 5, L2)
     np.testing.assert_allclose(found.weights.numpy(), theirs.coef_.T, atol=1e-6, rtol=1e-6)
     queries, _ = material(200, shape[1], seed=1)
     answers = theirs.predict(prepared(queries, features)).argmax(axis=1)
@@ -64,9 +64,9 @@ def test_it_agrees_with_scikit_learns_ridge(shape):
 @pytest.mark.parametrize("shape", [MORE_SAMPLES, MORE_FEATURES])
 def test_parts_of_rows_change_nothing(shape, monkeypatch):
     features, labels = material(*shape)
-    whole = solve(features, labels, 5, L2)
+    whole = solve_classes(features, labels, 5, L2)
     monkeypatch.setattr(ridge, "_ROWS", 7)
-    parts = solve(features, labels, 5, L2)
+    parts = solve_classes(features, labels, 5, L2)
     torch.testing.assert_close(parts.weights, whole.weights, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(parts.scores(features), whole.scores(features), atol=1e-9, rtol=1e-9)
 
@@ -80,23 +80,23 @@ def test_shots_are_balanced_nested_and_depend_on_the_seed_alone():
     labels = torch.tensor([0, 1, 2, 3] * 30)[torch.randperm(120, generator=torch.Generator().manual_seed(0))]
     for seed in range(3):
         for shots in (1, 5, 25):
-            chosen = draw(labels, shots, seed)
+            chosen = draw_shots(labels, shots, seed)
             assert labels[chosen].bincount().tolist() == [shots] * 4
             assert len(chosen.unique()) == len(chosen)
-            assert torch.equal(chosen, draw(labels, shots, seed))
-            assert set(draw(labels, shots - 1, seed).tolist() if shots > 1 else []) <= set(chosen.tolist())
-    assert len({tuple(draw(labels, 5, seed).tolist()) for seed in range(10)}) == 10
+            assert torch.equal(chosen, draw_shots(labels, shots, seed))
+            assert set(draw_shots(labels, shots - 1, seed).tolist() if shots > 1 else []) <= set(chosen.tolist())
+    assert len({tuple(draw_shots(labels, 5, seed).tolist()) for seed in range(10)}) == 10
     # Over many seeds every sample has its turn.
     times = torch.zeros(120)
     for seed in range(600):
-        times[draw(labels, 5, seed)] += 1
+        times[draw_shots(labels, 5, seed)] += 1
     assert times.min() > 60
     assert times.max() < 145  # 100 expected, with a standard deviation of 9
 
 
 def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
     labels = torch.tensor([0] * 10 + [1] * 3 + [3] * 5)
-    assert labels[draw(labels, 5, 0)].bincount().tolist() == [5, 3, 0, 5]
+    assert labels[draw_shots(labels, 5, 0)].bincount().tolist() == [5, 3, 0, 5]
     assert short_classes(labels, 5, 5) == {1: 3, 2: 0, 4: 0}
     assert short_classes(labels, 1, 4) == {2: 0}
 
@@ -112,15 +112,15 @@ def split(count: int, seed: int) -> Features:
 
 def test_rows_are_what_the_methods_reach_on_the_shots():
     train, test = split(200, 0), split(100, 1)
-    rows = list(evaluate(train, test, 4, shots=(1, 25, "all"), methods=("ridge", "knn", "probe"), seeds=3))
+    rows = list(evaluate_shots(train, test, 4, shots=(1, 25, "all"), methods=("ridge", "knn", "probe"), seeds=3))
     assert [(row.shots, row.method, len(row.accuracies)) for row in rows] == [
         (shots, method, 1 if shots == "all" else 3)
         for shots in (1, 25, "all") for method in ("ridge", "knn", "probe")
     ]  # fmt: skip
     by_hand = []
     for seed in range(3):
-        chosen = draw(train.targets, 25, seed)
-        answers = solve(train.values[chosen], train.targets[chosen], 4, L2).scores(test.values).argmax(dim=1)
+        chosen = draw_shots(train.targets, 25, seed)
+        answers = solve_classes(train.values[chosen], train.targets[chosen], 4, L2).scores(test.values).argmax(dim=1)
         by_hand.append(float((answers == test.targets).double().mean()))
     row = rows[3].to_json()
     assert {"shots", "method", "mean", "std", "seeds"} <= set(row)
@@ -131,7 +131,7 @@ def test_rows_are_what_the_methods_reach_on_the_shots():
     for index in range(3):
         assert rows[index].mean < rows[3 + index].mean, "more shots are better"
     assert rows[-1].std == 0
-    again = list(evaluate(train, test, 4, shots=(1, 25, "all"), methods=("ridge", "knn", "probe"), seeds=3))
+    again = list(evaluate_shots(train, test, 4, shots=(1, 25, "all"), methods=("ridge", "knn", "probe"), seeds=3))
     assert again == rows
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.config import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitrail.data import Split
 from vitrail.evaluation import normalisation
-from vitrail.evaluation.normalisation import by_features, by_head, chance, choose, sample
+from vitrail.evaluation.normalisation import by_features, by_head, chance, choose_normalisation, sample
 
 CPU = torch.device("cpu")
 HALF = Preprocessing(image_size=4, crop="squash")
@@ -51,7 +51,7 @@ def test_a_planted_difference_is_found_whatever_was_assumed(judged, right, assum
     model: nn.Module = Planted(right, 0.6)
     judge = by_features(model, CPU) if judged == "features" else by_head(model, None, CPU)
     images = sample(pictures(80, (0.58, 0.62)))
-    chosen, line = choose(assumed, images, judge, workers=0)
+    chosen, line = choose_normalisation(assumed, images, judge, workers=0)
     assert chosen == right
     numbers = "0.5 0.5 0.5" if right == HALF else "0.485 0.456 0.406"
     assert line.startswith("the weights carry no preprocessing; tried both usual ones on 80 training images: ")
@@ -63,7 +63,7 @@ def test_a_planted_difference_is_found_whatever_was_assumed(judged, right, assum
 def test_what_cannot_be_told_stays_as_it_was(assumed):
     """Labels that have nothing to do with the pictures: neither candidate is better."""
     images = sample(pictures(80, (0.6, 0.6)))
-    chosen, line = choose(assumed, images, by_features(Planted(HALF, 0.6), CPU), workers=0)
+    chosen, line = choose_normalisation(assumed, images, by_features(Planted(HALF, 0.6), CPU), workers=0)
     assert chosen == assumed
     assert "does not tell; assumed mean " in line
     assert "--preprocessing" in line
@@ -72,14 +72,14 @@ def test_what_cannot_be_told_stays_as_it_was(assumed):
 def test_too_few_of_a_class_are_not_tried():
     images = sample(pictures(7, (0.5, 0.7)))
     assert len(images) == 0, "three of a class cannot be left out one by one"
-    chosen, line = choose(IMAGENET, images, by_features(Planted(HALF, 0.6), CPU))
+    chosen, line = choose_normalisation(IMAGENET, images, by_features(Planted(HALF, 0.6), CPU))
     assert chosen == IMAGENET
     assert "nothing tells it; assumed mean 0.485" in line
 
 
 def test_grey_models_have_one_candidate():
     grey = Preprocessing(image_size=4, mean=(0.5,), std=(0.5,))
-    assert choose(grey, pictures(80, (0.5, 0.7)), by_head(nn.Identity(), None, CPU))[0] == grey
+    assert choose_normalisation(grey, pictures(80, (0.5, 0.7)), by_head(nn.Identity(), None, CPU))[0] == grey
 
 
 def test_classes_are_matched_before_the_head_is_judged():

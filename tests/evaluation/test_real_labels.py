@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vitrail.errors import UserError
 from vitrail.evaluation import real_labels
-from vitrail.evaluation.real_labels import class_numbers, image_number, read, score
+from vitrail.evaluation.real_labels import class_numbers, image_number, read_real_labels, score
 
 
 def real_file(path, labels: dict[int, list[int]]):
@@ -19,7 +19,7 @@ def real_file(path, labels: dict[int, list[int]]):
 
 def test_a_hand_worked_example(tmp_path):
     labels = {1: [65], 2: [970, 795], 3: [230, 231], 5: [516, 520], 50_000: [815, 816]}
-    real = read(real_file(tmp_path / "real.json", labels))
+    real = read_real_labels(real_file(tmp_path / "real.json", labels))
     answers = [
         ("n01751748/ILSVRC2012_val_00000001.JPEG", 65),  # right, the only label
         ("n09193705/ILSVRC2012_val_00000002.JPEG", 795),  # right, the second label
@@ -36,7 +36,7 @@ def test_numbers_go_by_wordnet_id_whatever_the_models_order(tmp_path):
     names = [f"n{1000 + index:08d}" for index in range(1000)]
     assert class_numbers(names) == list(range(1000))
     turned = names[::-1]
-    real = read(real_file(tmp_path / "real.json", {7: [2]}))
+    real = read_real_labels(real_file(tmp_path / "real.json", {7: [2]}))
     place = turned.index(names[2])
     assert score(real, class_numbers(turned), [("ILSVRC2012_val_00000007.JPEG", place)])["top1"] == 1
     assert class_numbers([f"class {index}" for index in range(1000)]) == list(range(1000))
@@ -63,7 +63,7 @@ def test_another_name_is_refused(name):
 
 
 def test_one_image_twice_is_refused(tmp_path):
-    real = read(real_file(tmp_path / "real.json", {1: [1]}))
+    real = read_real_labels(real_file(tmp_path / "real.json", {1: [1]}))
     with pytest.raises(UserError, match="the same validation image as a/"):
         score(real, range(1000), [(f"{folder}/ILSVRC2012_val_00000001.JPEG", 1) for folder in "ab"])
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_not_real_json_is_named_with_the_place(tmp_path, text, wo
     path = tmp_path / "odd.json"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        read(path)
+        read_real_labels(path)
     assert "odd.json" in str(caught.value)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -96,16 +96,16 @@ def test_a_file_that_is_not_real_json_is_named_with_the_place(tmp_path, text, wo
 
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
-        read(tmp_path / "nowhere.json")
+        read_real_labels(tmp_path / "nowhere.json")
     with pytest.raises(UserError, match="not a file"):
-        read(tmp_path)
+        read_real_labels(tmp_path)
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe[[1]]")
-    with pytest.raises(UserError, match="not valid JSON"):
-        read(tmp_path / "bytes.json")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_real_labels(tmp_path / "bytes.json")
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(65 * 2**20)
     with pytest.raises(UserError, match="too large"):
-        read(tmp_path / "huge.json")
+        read_real_labels(tmp_path / "huge.json")
 
 
 values = st.recursive(
@@ -125,7 +125,7 @@ def test_any_entry_is_taken_whole_or_refused(tmp_path, monkeypatch, odd, place):
     path.write_text(json.dumps(document))
     fine = isinstance(odd, list) and all(type(each) is int and 0 <= each < 1000 for each in odd)
     if fine:
-        assert read(path)[place] == set(odd)
+        assert read_real_labels(path)[place] == set(odd)
     else:
         with pytest.raises(UserError, match=f"entry {place} "):
-            read(path)
+            read_real_labels(path)

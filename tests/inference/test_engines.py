@@ -21,9 +21,9 @@ import vitrail
 from tests.conftest import pictures, toy
 from tests.inference.conftest import CLASSES, described, encoded
 from vitrail.errors import UserError
-from vitrail.inference import choose
-from vitrail.inference.choose import CHOICES, Loading, Memory, measure, open_engine
-from vitrail.inference.engines.facts import KEY, Facts, read_onnx_facts
+from vitrail.inference import engine_selection
+from vitrail.inference.engine_selection import CHOICES, Loading, Memory, measure_engines, open_engine
+from vitrail.inference.engines.facts import KEY, ExportMetadata, read_onnx_facts
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.engines.openvino import OpenVinoEngine
 from vitrail.inference.engines.torch import TorchEngine
@@ -158,16 +158,16 @@ json_values = st.recursive(
     st.sampled_from(["format", "model", "preprocessing", "label_names", "label_descriptions", "changes"]), json_values
 )
 def test_facts_with_a_damaged_part_are_refused_or_read(model, field, value):
-    document = {**json.loads(Facts.of(model.config, model.card).to_text()), field: value}
+    document = {**json.loads(ExportMetadata.of(model.config, model.card).to_text()), field: value}
     try:
-        Facts.from_text(Path("x.onnx"), json.dumps(document))
+        ExportMetadata.from_text(Path("x.onnx"), json.dumps(document))
     except UserError as error:
         assert "x.onnx" in str(error) or "cannot be read" in str(error) or "has no field" in str(error)
 
 
 def test_facts_are_read_back_as_they_were(model, exported):
-    facts = Facts.of(model.config, model.card, int8="dynamic")
-    assert Facts.from_text(Path("x"), facts.to_text()) == facts
+    facts = ExportMetadata.of(model.config, model.card, int8="dynamic")
+    assert ExportMetadata.from_text(Path("x"), facts.to_text()) == facts
     document = onnx.load(exported)
     document.metadata_props.insert(0, onnx.StringStringEntryProto(key="other", value="thing"))
     assert {entry.key for entry in document.metadata_props} == {KEY, "other"}
@@ -186,7 +186,7 @@ def test_auto_measures_once_and_remembers_beside_the_model(bundle, monkeypatch):
     assert first.name == max(entry["images_per_second"], key=entry["images_per_second"].__getitem__)
     assert sorted(each.name for each in bundle.iterdir()) == ["SHA256SUMS", "config.json", "model.safetensors"]
 
-    monkeypatch.setattr(choose, "measure", lambda _: pytest.fail("it was measured again"))
+    monkeypatch.setattr(engine_selection, "measure_engines", lambda _: pytest.fail("it was measured again"))
     monkeypatch.setattr("vitrail.inference.export.export", lambda *_, **__: pytest.fail("it was exported again"))
     ((key, _),) = choices.items()
     for name in ("torch", "onnxruntime", "openvino"):
@@ -201,7 +201,7 @@ def test_a_choice_is_for_these_weights_on_this_machine(bundle, monkeypatch):
     assert memory.recall(2) == "openvino"
     assert memory.recall(1) is None
     assert Memory.beside(bundle, Loading(image_size=64)).recall(2) is None
-    monkeypatch.setattr(choose, "_processor", lambda: "another one")
+    monkeypatch.setattr(engine_selection, "processor_name", lambda: "another one")
     assert memory.recall(2) is None
     monkeypatch.undo()
     (bundle / "config.json").write_text((bundle / "config.json").read_text() + "\n")
@@ -270,13 +270,13 @@ def test_without_a_name_few_pictures_run_on_torch(bundle):
 
 
 def test_measuring_takes_about_as_long_as_it_says(engines):
-    speeds = measure({name: engines[name] for name in ("torch", "onnxruntime")}, seconds=0.1)
+    speeds = measure_engines({name: engines[name] for name in ("torch", "onnxruntime")}, seconds=0.1)
     assert all(speed > 0 for speed in speeds.values())
 
 
 def test_features_of_a_resnet_have_their_width():
     config = replace(toy().config, family="resnet", stages=(1, 1), stem_width=32, positions="none")
-    assert Facts.of(config, described(toy()).card).features_width == 32 * 8
+    assert ExportMetadata.of(config, described(toy()).card).features_width == 32 * 8
 
 
 @pytest.mark.slow

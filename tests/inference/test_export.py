@@ -13,8 +13,8 @@ from vitrail.config import Preprocessing
 from vitrail.errors import UserError
 from vitrail.inference import export as exporting
 from vitrail.inference.accuracy_drop import estimate_drop
-from vitrail.inference.checking import CheckSet, compare, refusal_of_drop
-from vitrail.inference.engines.facts import Facts
+from vitrail.inference.compare import CheckSet, compare_accuracy, refusal_of_drop
+from vitrail.inference.engines.facts import ExportMetadata
 from vitrail.inference.engines.onnxruntime import OnnxEngine
 from vitrail.inference.engines.openvino import OpenVinoEngine
 from vitrail.inference.engines.torch import TorchEngine
@@ -159,11 +159,11 @@ def test_another_size_of_images_is_noticed(tmp_path):
 
 def test_checking_counts_and_refuses(photos):
     model, other = described(toy()), described(randomised(toy(), seed=5))
-    pictures = CheckSet(Facts.of(model.config, model.card), str(photos), split="all", batch_size=4)
-    same = compare(TorchEngine(model), TorchEngine(model), pictures)
+    pictures = CheckSet(ExportMetadata.of(model.config, model.card), str(photos), split="all", batch_size=4)
+    same = compare_accuracy(TorchEngine(model), TorchEngine(model), pictures)
     assert (same.n, same.skipped, same.agreement, same.drop) == (10, 2, 1.0, 0.0)
     assert same.loss.within(0.0)
-    found = compare(TorchEngine(model), TorchEngine(other), pictures)
+    found = compare_accuracy(TorchEngine(model), TorchEngine(other), pictures)
     assert found.agreement < 1
     logits = [np.concatenate([TorchEngine(each).outputs(images) for images, _ in pictures]) for each in (model, other)]
     labels = np.concatenate([labels for _, labels in pictures])

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.inference.conftest import encoded
 from vitrail.data import inputs
 from vitrail.data.decode import BadImage
-from vitrail.data.inputs import find, from_memory
+from vitrail.data.inputs import find_pictures, from_memory
 from vitrail.errors import UserError
 
 
@@ -43,30 +43,30 @@ def make_tar(path, members: dict[str, bytes], mode: str = "w") -> None:
 def test_folders_are_walked_in_order_and_only_images_count(photos):
     (photos / ".hidden.png").write_bytes(b"")
     (photos / "loop").symlink_to(photos)
-    found = names(find([photos]))
+    found = names(find_pictures([photos]))
     assert len(found) == 12
     assert found == sorted(found)
     assert found[0] == f"{photos}/n0/00.png"
 
 
 def test_files_are_taken_whatever_their_name_and_globs_take_images(photos):
-    assert names(find([photos / "readme.txt"])) == [str(photos / "readme.txt")]
-    assert len(names(find([f"{photos}/n0/*.png"]))) == 2
+    assert names(find_pictures([photos / "readme.txt"])) == [str(photos / "readme.txt")]
+    assert len(names(find_pictures([f"{photos}/n0/*.png"]))) == 2
     inner = photos / "n0" / "deep"
     inner.mkdir()
     (inner / "00.png").write_bytes(encoded(1))
     for pattern in ("**", "**/*", "**/*.*g", "*"):
-        assert sorted(names(find([f"{photos}/{pattern}"]))) == sorted(names(find([photos]))), pattern
+        assert sorted(names(find_pictures([f"{photos}/{pattern}"]))) == sorted(names(find_pictures([photos]))), pattern
     odd = photos / "a[1].png"
     odd.write_bytes(encoded(1))
-    assert names(find([odd])) == [str(odd)]
+    assert names(find_pictures([odd])) == [str(odd)]
 
 
 def test_what_is_asked_for_and_not_there_is_said_at_once(tmp_path):
     with pytest.raises(UserError, match=r"nowhere\.jpg: there is no such file"):
-        find([tmp_path / "nowhere.jpg"])
+        find_pictures([tmp_path / "nowhere.jpg"])
     with pytest.raises(UserError, match="nothing matches"):
-        find([f"{tmp_path}/*.jpg"])
+        find_pictures([f"{tmp_path}/*.jpg"])
 
 
 def test_of_many_pictures_in_memory_one_that_is_not_there_has_a_row(photos, tmp_path):
@@ -99,7 +99,7 @@ def test_inputs_that_are_put_back_are_let_go_of():
 
 def test_a_list_on_stdin_is_read_line_by_line(photos):
     lines = io.BytesIO(os.fsencode(f"{photos}/n0/00.png\r\n\n{photos}/gone.jpg\n{photos}/n1"))
-    found = list(find(["-"], lines))
+    found = list(find_pictures(["-"], lines))
     assert names(found)[:2] == [f"{photos}/n0/00.png", f"{photos}/gone.jpg"]
     assert len(found) == 2 + 4
     assert reasons(found)[f"{photos}/gone.jpg"] == "cannot be read: No such file or directory"
@@ -107,14 +107,14 @@ def test_a_list_on_stdin_is_read_line_by_line(photos):
 
 def test_names_that_are_no_text_are_read(tmp_path):
     (tmp_path / os.fsdecode(b"\xff\xfe.png")).write_bytes(encoded(1))
-    (found,) = find([tmp_path])
+    (found,) = find_pictures([tmp_path])
     assert found.read() == encoded(1)
 
 
 def test_folders_devices_and_pipes_are_not_read_as_pictures(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "null.png").symlink_to("/dev/null")
-    said = reasons(find([tmp_path]))
+    said = reasons(find_pictures([tmp_path]))
     assert said == {str(tmp_path / name): "is not a regular file" for name in ("null.png", "pipe.png")}
 
 
@@ -123,7 +123,7 @@ def test_tar_archives_are_streamed(tmp_path, ending):
     path = tmp_path / f"photos.{ending}"
     members = {"a/1.png": encoded(1), "a/readme.txt": b"no", "../../2.png": encoded(2), "a/._1.png": b"resource fork"}
     make_tar(path, members, {"tar": "w", "tgz": "w:gz"}.get(ending, f"w:{ending[4:]}"))
-    found = list(find([path]))
+    found = list(find_pictures([path]))
     assert names(found) == [f"{path}::a/1.png", f"{path}::../../2.png"]
     assert [each.read() for each in found] == [encoded(1), encoded(2)]
     assert sorted(each.name for each in tmp_path.iterdir()) == [path.name]  # nothing was unpacked
@@ -137,7 +137,7 @@ def test_zip_archives_are_read_and_bad_members_have_rows(tmp_path):
         archive.writestr("notes/", b"")
     damaged = path.read_bytes().replace(encoded(1)[:0] + b"2.png", b"3.png", 1)  # the two headers of a member disagree
     path.write_bytes(damaged)
-    found = list(find([path]))
+    found = list(find_pictures([path]))
     assert names(found) == [f"{path}::1.png", f"{path}::2.png"]
     assert list(reasons(found)) == [f"{path}::2.png"]
 
@@ -150,7 +150,7 @@ def test_members_that_unpack_to_too_much_are_refused(tmp_path, monkeypatch):
         archive.writestr("0.png", bomb)
         archive.writestr("1.png", encoded(1))
     for name in ("bomb.tar.gz", "bomb.zip"):
-        found = list(find([tmp_path / name]))
+        found = list(find_pictures([tmp_path / name]))
         assert len(found) == 2
         assert reasons(found) == {f"{tmp_path / name}::0.png": "is larger than 1 MB, the limit inside archives"}
 
@@ -165,7 +165,7 @@ def test_damaged_archives_give_what_they_can_and_a_row(tmp_path, name):
         make_tar(path, {"1.png": encoded(1), "2.png": encoded(2)}, "w:gz" if name.endswith("gz") else "w")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 5] if name.startswith("cut") else b"")
-    found = list(find([path]))
+    found = list(find_pictures([path]))
     assert reasons(found)
     assert all(each.path.startswith(str(path)) for each in found)
 
@@ -176,7 +176,7 @@ def test_a_long_tar_is_read_in_constant_memory(tmp_path):
     with tarfile.open(path, "r|*") as probe:
         probe.next()
         assert hasattr(probe, "members")  # what `_tar` clears
-    stream = find([path])
+    stream = find_pictures([path])
     assert sum(1 for _ in stream) == 500
 
 
@@ -188,5 +188,5 @@ def test_python_values_of_every_kind_are_pictures(photos):
     assert len(list(from_memory(np.zeros((5, 8, 9, 3), np.uint8)))) == 5
     (one,) = from_memory(tensor)
     assert one.read().shape == (8, 9, 3)
-    with pytest.raises(UserError, match="a float is no picture"):
+    with pytest.raises(UserError, match="a float is not a picture"):
         list(from_memory([1.5]))

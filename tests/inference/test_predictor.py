@@ -17,14 +17,14 @@ from vitrail.config import Preprocessing
 from vitrail.data import open_source
 from vitrail.data.decode import BadImage, decode_planes, to_array
 from vitrail.data.geometry import evaluation_crop, evaluation_shrink
-from vitrail.data.inputs import Input, find
+from vitrail.data.inputs import Input, find_pictures
 from vitrail.data.loader import EvaluationLoader, Normaliser
 from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
 from vitrail.evaluation.measure import measure
+from vitrail.inference.api import embed, predict
 from vitrail.inference.engines.torch import TorchEngine
-from vitrail.inference.functions import embed, predict
 from vitrail.inference.predictor import Predictor
 from vitrail.tasks.classification.meter import Accuracy
 
@@ -184,7 +184,7 @@ def test_the_model_and_torch_are_left_as_they_were(model):
     model.train()
     try:
         first = TorchEngine(model, workers=2)
-        list(Predictor(first).predictions(find([])))
+        list(Predictor(first).predictions(find_pictures([])))
         rows = [each for batch in Predictor(first).predictions(numbered(40, [])) for each in batch]
         assert model.training
     finally:

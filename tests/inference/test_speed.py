@@ -3,7 +3,7 @@
 import pytest
 
 from vitrail.inference import speed
-from vitrail.inference.speed import interleave, machine, matrix_product, ratio, summary
+from vitrail.inference.speed import interleave, machine, matrix_product, median_and_spread, ratio
 
 
 class Clock:
@@ -56,8 +56,8 @@ def test_the_ratio_is_the_median_of_rounds_and_the_spread_their_middle_half():
     found = ratio([1.0] * 7, [0.5, 1.1, 1.2, 1.3, 1.4, 1.5, 90.0])
     assert found.ratio == pytest.approx(1.3)
     assert found.spread == pytest.approx((1.1, 1.5))
-    assert summary([2.0]).spread == (2.0, 2.0)
-    assert summary([2.0, 4.0]) == speed.Ratio(3.0, (2.0, 4.0))
+    assert median_and_spread([2.0]).spread == (2.0, 2.0)
+    assert median_and_spread([2.0, 4.0]) == speed.Ratio(3.0, (2.0, 4.0))
 
 
 def test_rounds_that_do_not_pair_are_a_bug():

@@ -8,7 +8,7 @@ import vitrail
 from tests.conftest import pictures, toy
 from vitrail.checkpoints.convert import convert
 from vitrail.data.inputs import Prepared
-from vitrail.insight.attention import attention, batch_size, class_attention, record, whole
+from vitrail.insight.attention import attention, batch_size, class_attention, full_attention, record
 from vitrail.insight.images import Images
 from vitrail.models.attention import Recorder
 
@@ -72,7 +72,7 @@ def test_axial_attention_is_given_as_the_matrix_it_stands_for():
     values = torch.randn(2, *grid, 7)
     for step, (lines, length) in enumerate(((3, 5), (5, 3))):
         weights = torch.randn(2 * lines, 4, length, length).softmax(-1)
-        full = whole(weights, config, grid, step)
+        full = full_attention(weights, config, grid, step)
         assert full.shape == (2, 4, 15, 15)
         spread = torch.einsum("bhqk,bkw->bhqw", full, values.flatten(1, 2)).unflatten(2, grid)
         for line in range(lines):

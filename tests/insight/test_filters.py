@@ -6,8 +6,8 @@ from sklearn.decomposition import PCA
 
 import vitrail
 from tests.conftest import toy
-from vitrail.insight.filters import as_pictures, described
-from vitrail.insight.principal import principal_components
+from vitrail.insight.filters import described, filter_pictures
+from vitrail.insight.statistics import principal_components
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_filters_that_are_all_alike_have_no_components_and_no_nan():
 def test_as_pictures_grey_means_no_response():
     tiles = np.zeros((2, 3, 3, 3))
     tiles[1, 0, 0] = [1, -1, 0.5]
-    shown = as_pictures(tiles)
+    shown = filter_pictures(tiles)
     assert set(np.unique(shown[0])) == {128}
     assert shown[1, 0, 0].tolist() == [255, 0, 191]
-    assert as_pictures(np.ones((1, 2, 2, 1))).shape == (1, 2, 2, 3)
-    assert as_pictures(np.ones((1, 2, 2, 7))).shape == (1, 2, 2, 3)
+    assert filter_pictures(np.ones((1, 2, 2, 1))).shape == (1, 2, 2, 3)
+    assert filter_pictures(np.ones((1, 2, 2, 7))).shape == (1, 2, 2, 3)

@@ -16,8 +16,8 @@ from tests.conftest import toy
 from vitrail.config import Preprocessing
 from vitrail.data.loader import Normaliser
 from vitrail.data.transforms import EvaluationTransform
+from vitrail.insight.explained_score import class_name, find_class
 from vitrail.insight.images import Images, chosen, drawn, short_names, spread, spread_first
-from vitrail.insight.question import class_name, find_class
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_nothing_to_look_at(tmp_path):
     ):
         assert words in refusal(vitrail.inspect.rollout, model, wrong)
         assert words in refusal(chosen, [tmp_path / "there.png", wrong], 1), "one of many, and not even looked at"
-    assert refusal(vitrail.inspect.rollout, model, {"a": 1}).startswith("a dict is no picture")
+    assert refusal(vitrail.inspect.rollout, model, {"a": 1}).startswith("a dict is not a picture")
 
 
 def test_shapes_that_do_not_fit_are_said(tmp_path):

@@ -11,9 +11,9 @@ import vitrail
 from tests.conftest import pictures, randomised, toy
 from tests.insight.test_attention import KINDS
 from vitrail.data.inputs import Prepared
+from vitrail.insight.explained_score import ExplainedScore
 from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, places, usual_windows
-from vitrail.insight.question import Question
-from vitrail.insight.ranks import rank_correlation
+from vitrail.insight.statistics import rank_correlation
 from vitrail.models.vit import ViT
 
 
@@ -45,7 +45,7 @@ def test_it_equals_hiding_each_window_by_hand(windows):
                 for place in inside:
                     expected[place] += fall
                     times[place] += 1
-    found = occlusion(model, image, Question(model, image, 4), windows)
+    found = occlusion(model, image, ExplainedScore(model, image, 4), windows)
     assert np.abs(found - expected / times).max() <= 1e-5
     assert found.std() > 1e-3
 
@@ -122,7 +122,7 @@ def test_what_is_explained_is_the_models_own_answer():
         with torch.inference_mode():
             encoded = model.encode(model.embed(image[None]))
             logits = model.classify(model.pool(encoded), encoded)[0]
-            asked = Question(model, image)
+            asked = ExplainedScore(model, image)
             score = asked.score(model, encoded)
         assert asked.label == int(logits.argmax())
         assert asked.probability == float(logits.softmax(0)[asked.label])

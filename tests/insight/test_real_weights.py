@@ -5,12 +5,12 @@ import pytest
 
 import vitrail
 from vitrail.insight.attention_distance import attention_distance
+from vitrail.insight.explained_score import ExplainedScore
 from vitrail.insight.findings import examine
 from vitrail.insight.images import Images
 from vitrail.insight.occlusion import Windows, occlusion
-from vitrail.insight.question import Question
-from vitrail.insight.ranks import rank_correlation
 from vitrail.insight.rollout import gradient_rollout, rollout
+from vitrail.insight.statistics import rank_correlation
 
 pytestmark = pytest.mark.assets
 
@@ -74,7 +74,7 @@ def test_gradient_rollout_agrees_with_occlusion_more_than_plain_rollout_does(mod
     agreement = []
     for index in range(len(images)):
         image = images.tensor(index)
-        question = Question(model, image)
+        question = ExplainedScore(model, image)
         hidden = occlusion(model, image, question, Windows(3, 2))
         weighted = gradient_rollout(model, image, question)
         agreement.append([rank_correlation(each, hidden) for each in (plain[index], weighted)])

@@ -13,12 +13,12 @@ import vitrail
 from tests.conftest import pictures, toy
 from tests.insight.test_attention import KINDS
 from vitrail.data.inputs import Prepared
-from vitrail.inference.merging import merge_map, merged
-from vitrail.insight import tiles, words
+from vitrail.inference.token_merging import merge_map, merged
+from vitrail.insight import captions, overlays
 from vitrail.insight.explorer import BUDGET, coarsened, explore, map_bytes, membership
 from vitrail.insight.findings import examine
 from vitrail.insight.images import Images
-from vitrail.insight.report import OUTPUTS, write_report
+from vitrail.insight.report import OUTPUTS, write_inspection
 
 MORE = {
     "no positions": {"positions": "none"},
@@ -28,11 +28,11 @@ MORE = {
 }
 
 
-def sentences(numbers) -> list[words.Words]:
-    said = [words.filters(numbers), words.distance(numbers), words.maps(numbers), words.features(numbers)]
-    said += [words.attention(numbers, "the class token"), words.neighbours(numbers)]
-    said += [words.merging(numbers)] if numbers["merging"] else []
-    return said + ([words.positions(numbers)] if numbers["position_similarity"] else [])
+def sentences(numbers) -> list[captions.Caption]:
+    said = [captions.filters(numbers), captions.distance(numbers), captions.maps(numbers), captions.features(numbers)]
+    said += [captions.attention(numbers, "the class token"), captions.neighbours(numbers)]
+    said += [captions.merging(numbers)] if numbers["merging"] else []
+    return said + ([captions.positions(numbers)] if numbers["position_similarity"] else [])
 
 
 @pytest.mark.parametrize("fields", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
@@ -104,24 +104,25 @@ def _escaped(text: str) -> str:
 def test_sentences_follow_the_numbers(written):
     numbers = json.loads(json.dumps(written[1]))
     places = numbers["position_similarity"]
-    assert "NOT more similar" in words.positions({"position_similarity": {**places, "near": 0.1, "far": 0.3}}).says
+    assert "NOT more similar" in captions.positions({"position_similarity": {**places, "near": 0.1, "far": 0.3}}).says
     assert (
         ": positions are more similar"
-        in words.positions({"position_similarity": {**places, "near": 0.9, "far": 0.3}}).says
+        in captions.positions({"position_similarity": {**places, "near": 0.9, "far": 0.3}}).says
     )
     assert (
-        "hardly more similar" in words.positions({"position_similarity": {**places, "near": 0.01, "far": -0.03}}).says
+        "hardly more similar"
+        in captions.positions({"position_similarity": {**places, "near": 0.01, "far": -0.03}}).says
     )
-    assert (words.pixels(3.96), words.pixels(69.4)) == ("4.0 px", "69 px")
+    assert (captions.pixels(3.96), captions.pixels(69.4)) == ("4.0 px", "69 px")
     distance = {**numbers["attention_distance"], "early_global_share": 0.5, "early_local_share": 0.25}
     assert (
         "2 of 4 heads in the first layer are global and 1 local"
-        in words.distance({"attention_distance": {**distance, "early_layers": 1}}).says
+        in captions.distance({"attention_distance": {**distance, "early_layers": 1}}).says
     )
     for trend, said in ((0.9, "grows with depth"), (-0.9, "falls with depth"), (0.1, "no clear trend")):
-        assert said in words.distance({"attention_distance": {**distance, "depth_correlation": trend}}).says
+        assert said in captions.distance({"attention_distance": {**distance, "depth_correlation": trend}}).says
     agreement = {**numbers["agreement"], "rollout_and_occlusion": 0.1, "gradient_and_occlusion": 0.6}
-    assert "gradient rollout is the better guide, and what it marks" in words.maps({"agreement": agreement}).says
+    assert "gradient rollout is the better guide, and what it marks" in captions.maps({"agreement": agreement}).says
 
 
 def test_what_is_missing_is_noted():
@@ -141,8 +142,18 @@ def test_the_merging_view_shows_what_merging_merges(written):
     groups = vitrail.inspect.merged_patches(model, Prepared(images), per_layer=4)
     assert np.array_equal(groups, merge_map(merged(model, 4), images).numpy())
     assert [len(np.unique(each)) for each in groups] == [15 - 4 - 4 - 3] * 3, "at most half of what is left"
-    painted = tiles.merged(np.zeros((24, 40, 3), np.uint8), groups[0])
+    painted = overlays.mosaic(np.zeros((24, 40, 3), np.uint8), groups[0])
     assert set(np.unique(painted)) == {0, 255}, "lines where tokens end"
+
+
+def test_a_group_has_its_average_colour_and_lines_where_groups_meet():
+    photo = np.zeros((224, 224, 1), np.uint8)
+    photo[:112, :112], photo[:112, 112:] = 100, 200
+    painted = overlays.mosaic(photo, np.array([[0, 0], [1, 2]]))
+    assert set(np.unique(painted[:112])) == {150}, "one group, of two patches"
+    assert set(np.unique(painted[113:, :112])) == set(np.unique(painted[113:, 113:])) == {0}
+    assert (painted[112] == 255).all()
+    assert (painted[112:, 112] == 255).all()
 
 
 def test_without_merging_there_is_no_view_of_it():
@@ -166,7 +177,7 @@ def test_a_place_that_cannot_be_written_is_found_out_before_the_model_runs(tmp_p
 
     for out in (tmp_path / "file", tmp_path / "file/out"):
         with pytest.raises(vitrail.UserError, match=str(out)):
-            write_report(out, "title", never)
+            write_inspection(out, "title", never)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

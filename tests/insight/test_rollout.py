@@ -8,8 +8,8 @@ import vitrail
 from tests.conftest import pictures, randomised, toy
 from tests.insight.test_attention import KINDS
 from vitrail.data.inputs import Prepared
+from vitrail.insight.explained_score import ExplainedScore
 from vitrail.insight.images import Images
-from vitrail.insight.question import Question
 from vitrail.insight.rollout import gradient_rollout, rollout_matrices
 from vitrail.models.attention import Recorder
 
@@ -98,7 +98,7 @@ def test_gradient_rollout_equals_one_made_of_finite_differences(fields):
             parameter.mul_(4)  # so that attention is far from uniform
     image = pictures(model, 1)[0].double()
     label = None if model.config.num_classes == 0 else 2
-    question = Question(model, image, label)
+    question = ExplainedScore(model, image, label)
     recorder = Recorder("attention")
 
     def score(record):

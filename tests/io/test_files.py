@@ -1,6 +1,5 @@
 """A file is written whole or not at all, and a JSON document is what it should be or a UserError."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,10 +9,10 @@ import pytest
 
 from vitrail.errors import UserError
 from vitrail.io import files
+from vitrail.io.documents import read_json
 from vitrail.io.files import (
     bytes_file,
     json_text,
-    read_json,
     replacing,
     text_file,
     write_bytes,
@@ -122,29 +121,3 @@ def test_json_there_and_back(tmp_path):
     (tmp_path / "a.json").write_text(json_text(document), encoding="utf-8")
     assert read_json(tmp_path / "a.json") == document
     assert "é" in json_text(document), "as people read it"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"[1]", "must hold a JSON object, not a list"),
-        (b"{", "not valid JSON"),
-        (b"\xff", "not valid JSON"),
-        (b"[" * 200_000, "not valid JSON"),
-        (None, "cannot be read: No such file"),
-    ],
-)
-def test_what_is_no_json_object_is_a_user_error(tmp_path, content, message):
-    path = tmp_path / "a.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=rf"a\.json: {message}"):
-        read_json(path)
-
-
-def test_a_huge_document_is_refused_unread(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_bytes(json.dumps({}).encode())
-    os.truncate(path, files.LARGEST_JSON + 1)  # sparse: it takes no room
-    with pytest.raises(UserError, match="too large"):
-        read_json(path)

@@ -41,8 +41,8 @@ def test_anything_else_is_refused_and_kept(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "out")
     for name, word in (
         ("out", r"mine\.txt"),
-        ("file", "no folder"),
-        ("link", "no folder"),
+        ("file", "not a folder"),
+        ("link", "not a folder"),
         ("file/x", "cannot be written"),
     ):
         with pytest.raises(UserError, match=word):

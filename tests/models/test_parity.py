@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.conftest import pictures, randomised, toy
 from vitrail.checkpoints import huggingface, timm, torchvision
-from vitrail.checkpoints.rules import write
+from vitrail.checkpoints.name_maps import write_by_rules
 from vitrail.models.attention import Recorder
 from vitrail.models.build import create
 
@@ -38,7 +38,7 @@ TIMM_VARIANTS = [
 
 
 def timm_twin(peers, model) -> nn.Module:
-    architecture, arguments = timm.describe(model.config)
+    architecture, arguments = timm.describe_model(model.config)
     twin = peers.timm.create_model(architecture, num_classes=model.config.num_classes, **arguments)
     twin.load_state_dict(timm.to_timm(model.state_dict(), model.config))
     return twin.eval()
@@ -48,7 +48,7 @@ def transformers_twin(peers, model, **settings) -> nn.Module:
     document = huggingface.config_json(model.config, model.card, {})
     twin = peers.transformers.ViTForImageClassification(peers.transformers.ViTConfig(**document, **settings))
     rules = huggingface.rules(model.config, "vit.", huggingface.MEMORY)
-    twin.load_state_dict(write(rules, model.state_dict()))
+    twin.load_state_dict(write_by_rules(rules, model.state_dict()))
     return twin.eval()
 
 

@@ -16,7 +16,7 @@ from vitrail.config.positions import POSITION_KINDS, PositionKind, Positions
 from vitrail.models.attention import Recorder
 from vitrail.models.cost import cost
 from vitrail.models.positions import PositionEmbedding, interpolate, position_embedding, sincos
-from vitrail.training.optimizer import build as build_optimizer
+from vitrail.training.optimizer import build_optimizer as build_optimizer
 
 GRIDS = [((7, 7), (12, 12)), ((14, 14), (24, 24)), ((12, 12), (5, 5)), ((8, 8), (6, 15)), ((8, 8), (1, 9))]
 OBLONG = [((6, 15), (8, 8)), ((5, 9), (10, 4))]

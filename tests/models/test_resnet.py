@@ -104,6 +104,6 @@ def test_a_plain_stem_is_refused_where_it_cannot_be(tmp_path):
         ModelConfig(family="resnet", stages=(1,), stem="plain")
     config = create("Ti/16", stem="plain", stages=(1, 1), stem_width=32, patch_size=4, width=12, depth=1).config
     with pytest.raises(UserError, match="stem is 'plain'"):
-        timm.describe(config)
+        timm.describe_model(config)
     with pytest.raises(UserError, match="stem"):
         google.target_rules({}, config)

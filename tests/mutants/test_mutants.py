@@ -43,7 +43,7 @@ def test_each_can_be_planted_and_names_tests_that_exist(mutant: Mutant):
 def test_there_are_enough_and_in_every_folder():
     count = Counter(mutant.folder for mutant in MUTANTS)
     assert len(MUTANTS) >= LEAST
-    assert count.keys() >= FOLDERS | {"run", "transfer", "processes"}
+    assert count.keys() >= FOLDERS | {"run", "transfer", "process_group"}
     names = Counter((mutant.file, mutant.name) for mutant in MUTANTS)
     assert max(names.values()) == 1
     changes = Counter((mutant.file, mutant.old, mutant.new) for mutant in MUTANTS)

@@ -12,7 +12,16 @@ from vitrail.config import IMAGENET_MEAN, IMAGENET_STD, TrainConfig
 from vitrail.data.sources.base import PRETRAINING
 from vitrail.errors import UserError
 from vitrail.models.cost import plan
-from vitrail.recipes import DEV_FRACTIONS, IMAGES, LEARNING_RATES, RECIPES, describe, find, near_miss, recipe
+from vitrail.recipes import (
+    DEV_FRACTIONS,
+    IMAGES,
+    LEARNING_RATES,
+    RECIPES,
+    describe_recipe,
+    find_recipe,
+    near_miss,
+    recipe,
+)
 
 # Table 3: recipe, model, epochs, base learning rate, decay, weight decay, dropout.
 TABLE_3 = [
@@ -197,7 +206,7 @@ def test_a_docstring_states_the_command_and_its_cost_is_what_plan_counts(name):
     assert ("vitrail finetune MODEL --data" if name == "finetune" else command) in text
     for stated in re.findall(r"Cost: ([\d.]+) exaFLOPs", text):
         assert exaflops(recipe(name)) == pytest.approx(float(stated), rel=0.06)
-    assert 0 < len(describe(name)) <= 56, "a line of `vitrail plan` on a terminal of 80 columns"
+    assert 0 < len(describe_recipe(name)) <= 56, "a line of `vitrail plan` on a terminal of 80 columns"
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -281,7 +290,7 @@ def test_the_small_recipes_without_labels_share_the_model_of_mnist5k():
     ],
 )
 def test_spellings(spelling, name):
-    assert find(spelling) == name
+    assert find_recipe(spelling) == name
     assert recipe(spelling).recipe == name
 
 

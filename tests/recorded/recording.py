@@ -104,7 +104,7 @@ def trained(config: TrainConfig, run: Path, resume: bool = False) -> dict[str, A
     result = fit(config, run, resume=resume, report=False)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     parts = [part for part in ("bundle", "best", "probe") if (run / part).is_dir()]
-    kept = snapshots.read(run / "snapshots")
+    kept = snapshots.read_snapshot(run / "snapshots")
     return {
         "records": exact([each for each in records if not resume or each["kind"] != "train"]),
         "metrics": exact(result.metrics),

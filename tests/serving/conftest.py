@@ -23,9 +23,9 @@ import vitrail
 from tests.conftest import toy
 from vitrail.config import Preprocessing
 from vitrail.inference.engines import FEATURES, NamedOutputs
-from vitrail.inference.engines.facts import Facts
-from vitrail.serving.address import bind
-from vitrail.serving.keys import Keys
+from vitrail.inference.engines.facts import ExportMetadata
+from vitrail.serving.address import open_listener
+from vitrail.serving.keys import ApiKeys
 from vitrail.serving.limits import Limits
 from vitrail.serving.server import Server, make_server
 from vitrail.serving.service import Service
@@ -103,7 +103,8 @@ def bundle(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def server(bundle, tmp_path_factory) -> Iterator[Running]:
     """One server for all tests that leave it as it was."""
-    arguments = (str(bundle), f"second={bundle}", "--max-body-mb", "16", "--max-megapixels", "20")
+    limits = ("--max-body-mb", "16", "--max-megapixels", "20", "--formats", "jpeg,png,webp,gif,bmp,tiff")
+    arguments = (str(bundle), f"second={bundle}", *limits)
     with running(tmp_path_factory.mktemp("server"), *arguments) as found:
         yield found
 
@@ -134,16 +135,19 @@ class PlayedEngine(NamedOutputs):
     held: threading.Event | None = None
     """Where there is one, every run waits for it."""
     batches: list[int] = field(default_factory=list)
+    begun: int = 0
+    """How many runs have begun, those that wait for `held` among them."""
 
     def __post_init__(self) -> None:
         model = toy()
-        self.facts = replace(Facts.of(model.config, model.card), label_names=LABELS)
+        self.facts = replace(ExportMetadata.of(model.config, model.card), label_names=LABELS)
 
     def run(self, output: str, images: np.ndarray) -> np.ndarray:
         if output == FEATURES:
             return np.zeros((len(images), 32), np.float32)
         if self.failing:
             raise RuntimeError("a secret of the engine")
+        self.begun += 1
         if self.held is not None:
             self.held.wait(60)
         time.sleep(self.delay)
@@ -169,10 +173,10 @@ class Played:
 
 
 @contextlib.contextmanager
-def played(engine: PlayedEngine, limits: Limits | None = None, keys: Keys | None = None, wait: bool = True):
+def played(engine: PlayedEngine, limits: Limits | None = None, keys: ApiKeys | None = None, wait: bool = True):
     """A server in a thread of this process."""
-    listener = bind("127.0.0.1", 0, open_to_all=False)
-    server = make_server({"played": engine}, limits or Limits(), keys or Keys(()))
+    listener = open_listener("127.0.0.1", 0, open_to_all=False)
+    server = make_server({"played": engine}, limits or Limits(), keys or ApiKeys(()))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -24,7 +24,7 @@ from vitrail.insight.images import Images
 from vitrail.insight.position_similarity import position_similarity
 from vitrail.insight.rollout import rollout
 from vitrail.serving import attention
-from vitrail.serving.attention import AttentionRun, Question
+from vitrail.serving.attention import AttentionRequest, AttentionRunner
 from vitrail.serving.images import Preparer
 
 FORMS = [("PNG", "png"), ("JPEG", "jpg"), ("WEBP", "webp"), ("GIF", "gif"), ("BMP", "bmp"), ("TIFF", "tif")]
@@ -265,7 +265,7 @@ class TestAttention:
 
 def test_a_map_that_would_be_too_large_is_averaged_and_then_made_coarser(monkeypatch):
     model = toy()
-    run = attention.AttentionRun(model)
+    run = attention.AttentionRunner(model)
     asked = run.prepare(Preparer(Preprocessing(image_size=32), 10**6))((picture(), None))
     (whole,) = run([asked])
     monkeypatch.setattr(attention, "MOST_BYTES", 3 * 17 * 16)
@@ -298,7 +298,7 @@ def test_a_map_that_would_be_too_large_is_averaged_and_then_made_coarser(monkeyp
 def test_maps_of_every_kind_of_transformer(overrides, steps, prefix):
     """Rows are the class token, where there is one, and the patches; other tokens are left out of rows and columns."""
     model = toy(**overrides)
-    run = AttentionRun(model)
+    run = AttentionRunner(model)
     preparer = Preparer(Preprocessing(image_size=model.config.rows_columns), 10**6)
     asked = run.prepare(preparer)((picture(), None))
     (document,) = run([asked])
@@ -315,7 +315,7 @@ def test_maps_of_every_kind_of_transformer(overrides, steps, prefix):
     exact = torch.stack([kept[step] for step in range(steps)])[:, :, chosen][..., first:]
     assert levels / 255 * scale.astype(np.float32) == pytest.approx(exact.numpy(), abs=4e-3)
     assert len(base64.b64decode(document["rollout"])) == patches
-    for question in (Question(), Question(None, 1, 3), Question(head="rollout", query="all")):
+    for question in (AttentionRequest(), AttentionRequest(None, 1, 3), AttentionRequest(head="rollout", query="all")):
         (answer,) = run([run.prepare(preparer)((picture(), question))])
         assert answer.maps.shape[2:] == (rows, columns)
         assert np.isfinite(answer.maps).all()

@@ -74,7 +74,8 @@ def test_300_damaged_uploads(server):
 
 @pytest.mark.slow
 def test_10_000_damaged_uploads(bundle, tmp_path):
-    with running(tmp_path, str(bundle), "--log-level", "warning") as found:
+    formats = "jpeg,png,webp,gif,bmp,tiff"
+    with running(tmp_path, str(bundle), "--log-level", "warning", "--formats", formats) as found:
         send_damaged(found, 10_000, 500)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.serving.conftest import PlayedEngine, error_of, played, raw, running
 from vitrail.cli import main
-from vitrail.serving.address import bind
-from vitrail.serving.keys import Keys
+from vitrail.serving.address import open_listener
+from vitrail.serving.keys import ApiKeys
 from vitrail.serving.limits import Limits
 
 KEY = "correct-horse-battery-staple"
@@ -19,7 +19,7 @@ OPEN = ["/", "/web/index.html", "/web/nothing", "/v2/health/live", "/v2/health/r
 
 @pytest.fixture(scope="module")
 def locked():
-    with played(PlayedEngine(), Limits(), Keys([KEY, "another-key-of-the-file"])) as found:
+    with played(PlayedEngine(), Limits(), ApiKeys([KEY, "another-key-of-the-file"])) as found:
         yield found
 
 
@@ -84,7 +84,7 @@ class TestKeys:
         seen = []
         compare = __import__("hmac").compare_digest
         monkeypatch.setattr("vitrail.serving.keys.hmac.compare_digest", lambda a, b: seen.append(1) or compare(a, b))
-        assert Keys([KEY, "b" * 20, "c" * 20]).accept([(b"x-api-key", KEY.encode())])
+        assert ApiKeys([KEY, "b" * 20, "c" * 20]).accepts([(b"x-api-key", KEY.encode())])
         assert len(seen) == 3
 
 
@@ -107,11 +107,11 @@ def test_beyond_loopback_without_a_key_is_refused(bundle, capsys, host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_at_loopback_it_needs_none(host):
-    bind(host, 0, open_to_all=False).close()
+    open_listener(host, 0, open_to_all=False).close()
 
 
 def test_insecure_said_aloud_opens_it():
-    with bind("0.0.0.0", 0, open_to_all=True) as listener:
+    with open_listener("0.0.0.0", 0, open_to_all=True) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
 
 

@@ -1,5 +1,6 @@
 """The life of a server: ready when it can answer, not ready when it cannot, and an end that answers everyone."""
 
+import gc
 import json
 import signal
 import socket
@@ -7,14 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.serving.conftest import PlayedEngine, error_of, picture, played, running, wait_for
+from vitrail.inference.engine_selection import open_engine
 from vitrail.serving.limits import Limits
 from vitrail.serving.metrics import Metrics
+from vitrail.serving.service import Service
 
 
 def ready(url: str) -> int:
@@ -211,9 +216,41 @@ def test_without_json_it_says_where_it_listens_and_ctrl_c_ends_it(bundle, tmp_pa
 
 def test_how_long_a_request_took_is_told_in_seconds():
     metrics = Metrics()
-    metrics.answered("GET", "/predict", 200, 0.3)
-    metrics.answered("BREW", "/predict", 405, 0.1)
+    metrics.count_request("GET", "/predict", 200, 0.3)
+    metrics.count_request("BREW", "/predict", 405, 0.1)
     text = metrics.text().decode()
     assert 'vitrail_request_seconds_sum{route="/predict"} 0.4' in text
     assert 'vitrail_request_seconds_bucket{le="0.2",route="/predict"} 1.0' in text
     assert 'vitrail_requests_total{method="other",route="/predict",status="405"} 1.0' in text
+
+
+def test_the_switch_interval_is_as_before_once_the_server_has_ended():
+    program = """
+import os, signal, sys
+from tests.serving.conftest import PlayedEngine
+from vitrail.serving.server import serve
+
+def started(address):
+    print(sys.getswitchinterval())
+    os.kill(os.getpid(), signal.SIGTERM)
+
+print(sys.getswitchinterval())
+serve({"played": PlayedEngine()}, port=0, started=started)
+print(sys.getswitchinterval())
+"""
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    before, during, after = map(float, done.stdout.split())
+    assert during != before
+    assert after == before
+
+
+def test_a_model_is_freed_with_its_service_after_its_positions_were_asked_for(bundle):
+    engine = open_engine(bundle, "torch")
+    served = Service({"toy": engine}, Limits()).models.get("toy")
+    assert served.position_similarity is served.position_similarity
+    network = weakref.ref(served.network)
+    del engine, served
+    gc.collect()
+    assert network() is None

@@ -143,6 +143,7 @@ def slow_clients(port: int, count: int, deadline: float, seconds: float, slack: 
     return meanwhile.quantile(0.99) / before.quantile(0.99)
 
 
+@pytest.mark.slow
 def test_slow_clients_are_cut_off_and_hurt_nobody():
     with played(PlayedEngine(delay=0.01), Limits(receive_seconds=3)) as found:
         slow_clients(found.port, 20, 3, 2, slack=10)  # all of them, and the server, are one process here

@@ -21,25 +21,25 @@ from vitrail.data import open_data
 from vitrail.drawing.plots import LIGHT
 from vitrail.errors import UserError
 from vitrail.models.cost import cost
-from vitrail.studies.catalogue import STUDIES, describe, study
+from vitrail.studies.catalogue import STUDIES, describe_study, study
 from vitrail.studies.comparison import compare
 from vitrail.studies.setting import Setting
-from vitrail.studies.study import Outcome, Result, conclusion
+from vitrail.studies.study import RowResult, StudyOutcome, conclusion
 from vitrail.studies.vtab import GROUPS, group_means, group_of, vtab
 
 
-def outcome(chosen, accuracy) -> Outcome:
+def outcome(chosen, accuracy) -> StudyOutcome:
     """Results as `accuracy(factors)` says, a little different for each seed, and for each point in another order."""
 
     def result(row):
         seed = row.config.seed
         chance = 0.001 * ((seed + zlib.crc32(json.dumps(row.factors).encode())) % 3)
-        return Result(row.factors, seed, accuracy(row.factors) + chance, 1.0, 1_000_000, 1, 1.0, 1, 0.1)
+        return RowResult(row.factors, seed, accuracy(row.factors) + chance, 1.0, 1_000_000, 1, 1.0, 1, 0.1)
 
-    return Outcome(tuple(result(row) for row in chosen.rows if row.measured))
+    return StudyOutcome(tuple(result(row) for row in chosen.rows if row.measured))
 
 
-def said_of(chosen, made: Outcome) -> list[str]:
+def said_of(chosen, made: StudyOutcome) -> list[str]:
     return chosen.conclude(made, compare(chosen.contrasts(made)))
 
 
@@ -51,8 +51,8 @@ def test_every_study_is_laid_out_drawn_and_concluded(name):
         assert len({row.config.seed for row in chosen.rows}) == (2 if quick else 3)
         assert said_of(chosen, made)
         assert chosen.draw(made, LIGHT).startswith(b"\x89PNG")
-        assert said_of(chosen, Outcome(made.results[:1])) is not None  # a study that has hardly begun
-    assert describe(name).endswith(".")
+        assert said_of(chosen, StudyOutcome(made.results[:1])) is not None  # a study that has hardly begun
+    assert describe_study(name).endswith(".")
 
 
 def test_data_size_models_are_of_like_cost():
@@ -123,7 +123,9 @@ def test_positions_is_table_8():
     assert re.search(r"8 of 8 are above none .*, so that holds\. It finds .* so that holds", said)
     said = " ".join(said_of(chosen, outcome(chosen, lambda factors: 0.8)))
     assert re.search(r"0 of 8 are above none .*, so that cannot be told", said)
-    sure = Outcome(tuple(replace(each, top1=round(each.top1, 2)) for each in outcome(chosen, lambda _: 0.8).results))
+    sure = StudyOutcome(
+        tuple(replace(each, top1=round(each.top1, 2)) for each in outcome(chosen, lambda _: 0.8).results)
+    )
     said = " ".join(said_of(chosen, sure))
     assert re.search(r"0 of 8 are above none .*, so that does not hold\. It finds .* so that holds", said)
 
@@ -139,14 +141,14 @@ def test_pooling_compares_each_at_its_best_rate():
     said = " ".join(said_of(chosen, some))
     assert re.search(r"not told apart from the class token here, [+-]0.\d points .*, so that cannot be told", said)
     assert "is 0.001 for the class token and 0.003 for the average, so that holds" in said
-    sure = " ".join(said_of(chosen, Outcome(tuple(replace(e, top1=round(e.top1, 2)) for e in some.results))))
+    sure = " ".join(said_of(chosen, StudyOutcome(tuple(replace(e, top1=round(e.top1, 2)) for e in some.results))))
     assert re.search(r"within a point of the class token here, [+-]0.0 points .*, so that holds", sure)
     same = " ".join(said_of(chosen, outcome(chosen, lambda factors: 0.9 if factors["learning rate"] == 1e-3 else 0.6)))
     assert "is 0.001 for the class token and 0.001 for the average, so that does not hold" in same
     close = " ".join(said_of(chosen, outcome(chosen, lambda factors: 0.9 + 0.0001 * peaks(factors))))
     assert close.count("0.0003 or 0.001 or 0.003 or 0.01 for the") == 2, "a difference within the spread is none"
     assert close.count("so that cannot be told") == 2
-    fewer = Outcome(tuple(each for each in some.results if each.factors["learning rate"] != 1e-2))
+    fewer = StudyOutcome(tuple(each for each in some.results if each.factors["learning rate"] != 1e-2))
     assert "different learning rates" not in " ".join(said_of(chosen, fewer)), "the missing one might be the best"
 
 
@@ -174,7 +176,7 @@ def test_shape_weighs_what_is_gained_against_its_cost():
     alike = gaining(0.03, 0.03, 0.03)
     assert alike.count("within a point") == 3, "each costs another multiple, and all gain alike"
     assert "so that does not hold here" in alike
-    wide = Outcome(
+    wide = StudyOutcome(
         tuple(
             replace(each, top1=each.top1 + 0.3 * (each.seed - 1)) if each.factors["model"] == "patch size 4" else each
             for each in outcome(chosen, steady(0.09, 0.01, 0.05)).results
@@ -184,7 +186,7 @@ def test_shape_weighs_what_is_gained_against_its_cost():
     assert re.search(r"depth beside width \+8.\d points \[\+\d.\d, \+\d+.\d\], told apart", said), "one hides no other"
     assert "so that cannot be told here" in said
     some = outcome(chosen, lambda factors: 0.5)
-    fewer = Outcome(tuple(each for each in some.results if each.factors["model"] != "depth 8"))
+    fewer = StudyOutcome(tuple(each for each in some.results if each.factors["model"] != "depth 8"))
     assert "paper" not in " ".join(said_of(chosen, fewer)), "half of an axis is not ranked"
 
 
@@ -212,7 +214,7 @@ def test_one_seed_tells_nothing_apart(name):
 def test_whatever_fails_the_rest_is_concluded_and_drawn(name, kept, seeds):
     chosen = laid_out(name, seeds)
     whole = outcome(chosen, lambda factors: 0.5)
-    some = Outcome(tuple(each for place, each in enumerate(whole.results) if place in kept))
+    some = StudyOutcome(tuple(each for place, each in enumerate(whole.results) if place in kept))
     said = conclusion(chosen, some)
     if some.results:
         assert chosen.draw(some, LIGHT).startswith(b"\x89PNG")
@@ -312,9 +314,9 @@ def test_vtab_of_other_weights_is_another_study(tmp_path):
 
 
 def test_vtab_means_are_over_tasks():
-    made = Outcome(
+    made = StudyOutcome(
         tuple(
-            Result({"task": task, "group": group_of(task)}, seed, top1, 1.0, 10, 1, 1.0, 1, 0.1)
+            RowResult({"task": task, "group": group_of(task)}, seed, top1, 1.0, 10, 1, 1.0, 1, 0.1)
             for task, seed, top1 in (("dtd", 0, 0.2), ("dtd", 1, 0.4), ("svhn", 0, 0.9), ("mine", 0, 0.5))
         )
     )

@@ -26,7 +26,7 @@ from vitrail.studies.comparison import (
     student_t,
     verdict,
 )
-from vitrail.studies.study import Outcome, Result, conclusion, read_table, table
+from vitrail.studies.study import RowResult, StudyOutcome, conclusion, read_table, results_csv
 
 KEPT = Path(__file__).parents[2] / "docs" / "studies"
 TRIALS = 2000
@@ -144,13 +144,13 @@ def test_words():
 
 def test_a_table_of_results_is_concluded_from_as_the_study_itself_was(tmp_path):
     chosen = study("data-size")
-    made = Outcome(
+    made = StudyOutcome(
         tuple(
-            Result(row.factors, row.config.seed, 0.5 + 0.01 * place / len(chosen.rows), 1.0, 500, 9, 1.5, 7, 0.1)
+            RowResult(row.factors, row.config.seed, 0.5 + 0.01 * place / len(chosen.rows), 1.0, 500, 9, 1.5, 7, 0.1)
             for place, row in enumerate(chosen.rows)
         )
     )
-    (tmp_path / "results.csv").write_text(table(made))
+    (tmp_path / "results.csv").write_text(results_csv(made))
     again = read_table(tmp_path / "results.csv")
     assert again == made
     assert conclusion(kept_study("data-size"), again) == conclusion(chosen, made)

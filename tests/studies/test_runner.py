@@ -22,8 +22,8 @@ from vitrail.io.checksums import digest
 from vitrail.studies import runner
 from vitrail.studies.comparison import Point
 from vitrail.studies.figures import dots, lines
-from vitrail.studies.runner import LOG, run
-from vitrail.studies.study import ERROR, RESULT, ROW, ROWS, Outcome, Result, Row, Study, folder_of
+from vitrail.studies.runner import LOG, run_study
+from vitrail.studies.study import ERROR, RESULT, ROW, ROWS, RowResult, Study, StudyOutcome, StudyRow, folder_of
 
 
 def config(seed: int, lr: float = 1e-3, steps: int = 2, **more) -> TrainConfig:
@@ -42,7 +42,7 @@ def config(seed: int, lr: float = 1e-3, steps: int = 2, **more) -> TrainConfig:
     )
 
 
-def study(rows: list[Row]) -> Study:
+def study(rows: list[StudyRow]) -> Study:
     return Study(
         "small",
         "A small study",
@@ -54,10 +54,10 @@ def study(rows: list[Row]) -> Study:
     )
 
 
-GOOD = [Row({"lr": lr}, config(seed, lr)) for lr, seed in ((1e-3, 0), (1e-3, 1))]
-CHILD = Row({"lr": "child"}, config(0, steps=1), start=GOOD[0])
-BAD = Row({"lr": "broken"}, config(0).with_(data=DataConfig("nowhere")))
-HEIR = Row({"lr": "heir"}, config(0), start=BAD)
+GOOD = [StudyRow({"lr": lr}, config(seed, lr)) for lr, seed in ((1e-3, 0), (1e-3, 1))]
+CHILD = StudyRow({"lr": "child"}, config(0, steps=1), start=GOOD[0])
+BAD = StudyRow({"lr": "broken"}, config(0).with_(data=DataConfig("nowhere")))
+HEIR = StudyRow({"lr": "heir"}, config(0), start=BAD)
 
 
 @dataclass
@@ -80,13 +80,13 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory) -> tuple[Path, Outcome, Watched]:
+def ended(tmp_path_factory) -> tuple[Path, StudyOutcome, Watched]:
     """A study of which some rows fail: its folder, its outcome, what it said."""
     out = tmp_path_factory.mktemp("study") / "out"
     watched = Watched(out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "progress", watched.progress)
-        return out, run(study([BAD, HEIR, CHILD, *GOOD]), out, 2, watched.tell), watched
+        return out, run_study(study([BAD, HEIR, CHILD, *GOOD]), out, 2, watched.tell), watched
 
 
 def test_a_failing_row_is_reported_and_does_not_stop_the_others(ended):
@@ -114,11 +114,14 @@ def test_the_table_grows_and_the_bar_moves_as_trainings_end(ended):
 
 @pytest.mark.parametrize(("length", "share"), [({"steps": 40}, 0.5), ({"steps": None, "epochs": 8}, 0.2)])
 def test_how_far_a_training_is_is_seen_from_outside(tmp_path, length, share):
-    row = Row({"lr": 1}, replace(config(0), **length))
+    row = StudyRow({"lr": 1}, replace(config(0), **length))
     assert runner._share(row, tmp_path) == 0
     metrics = folder_of(row, tmp_path) / "run" / "metrics.jsonl"
     metrics.parent.mkdir(parents=True)
-    records = [{"step": 20, "kind": "train", "epoch": 1.6}, {"step": 20, "kind": "val", "top1": 0.5}]
+    records = [
+        {"step": 20, "kind": "train", "epoch": 1.6, "loss": 2.0, "images_per_second": 9.0},
+        {"step": 20, "kind": "val", "top1": 0.5},
+    ]
     metrics.write_text("".join(f"{json.dumps(each)}\n" for each in records) + '{"step": 30, "ki')
     assert runner._share(row, tmp_path) == pytest.approx(share)
 
@@ -128,7 +131,7 @@ def test_finished_rows_are_not_run_again(ended):
     before = {path: path.stat().st_mtime_ns for path in (out / ROWS).rglob(RESULT)}
     assert len(before) == 3
     told: list[str] = []
-    again = run(study(GOOD), out, 2, told.append)
+    again = run_study(study(GOOD), out, 2, told.append)
     assert again.results == outcome.results[1:]
     assert told == [
         "2 of 2 rows were done before",
@@ -145,23 +148,23 @@ def test_a_row_can_start_from_anothers_model(ended):
 def test_another_study_in_the_folder_is_refused(ended, tmp_path):
     other = replace(study(GOOD), name="large")
     with pytest.raises(UserError, match="holds the study small; choose another --out"):
-        run(other, ended[0], 1, lambda line: None)
+        run_study(other, ended[0], 1, lambda line: None)
     with pytest.raises(UserError, match="a row of other flags, or of another version; choose another --out"):
-        run(study([Row({"lr": 1e-3}, config(0, steps=3))]), ended[0], 1, lambda line: None)
+        run_study(study([StudyRow({"lr": 1e-3}, config(0, steps=3))]), ended[0], 1, lambda line: None)
     with pytest.raises(UserError, match="begun with other data, or another model"):
-        run(replace(study(GOOD), fingerprint="other"), ended[0], 1, lambda line: None)
+        run_study(replace(study(GOOD), fingerprint="other"), ended[0], 1, lambda line: None)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file.txt").write_text("mine")
     with pytest.raises(UserError, match="in use already"):
-        run(study(GOOD), tmp_path / "used", 1, lambda line: None)
+        run_study(study(GOOD), tmp_path / "used", 1, lambda line: None)
 
 
 def test_a_row_that_is_killed_from_outside_is_reported_and_goes_on_when_started_again(tmp_path):
     out = tmp_path / "out"
-    rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 300), (2e-3, 2))]
+    rows = [StudyRow({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 300), (2e-3, 2))]
     told: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run, study(rows), out, 1, told.append)
+        running = pool.submit(run_study, study(rows), out, 1, told.append)
         os.kill(worker_of(rows[0], out), signal.SIGTERM)
         outcome = running.result()
     assert [each.factors["lr"] for each in outcome.results] == [2e-3]
@@ -177,7 +180,7 @@ def test_a_row_that_is_killed_from_outside_is_reported_and_goes_on_when_started_
     sums = stopped.with_name("SHA256SUMS")
     lines = [line.split("  ")[1] for line in sums.read_text().splitlines()]
     sums.write_text("".join(f"{digest(stopped.with_name(name))}  {name}\n" for name in lines))
-    again = run(study(rows), out, 1, told.append)
+    again = run_study(study(rows), out, 1, told.append)
     assert not again.failed
     assert 3600 < again.results[0].seconds < 3700, "what was spent before counts too"
     assert len(again.results) == 2
@@ -185,29 +188,29 @@ def test_a_row_that_is_killed_from_outside_is_reported_and_goes_on_when_started_
 
 
 def test_a_row_that_other_flags_began_is_refused_before_anything_starts(tmp_path):
-    begun = Row({"lr": 1e-3}, config(0, steps=3))
+    begun = StudyRow({"lr": 1e-3}, config(0, steps=3))
     folder = folder_of(begun, tmp_path)
     folder.mkdir(parents=True)
     (folder / ROW).write_text(json.dumps({"digest": begun.digest}))
     (tmp_path / "study.json").write_text(json.dumps({"study": "small", "fingerprint": ""}))
     with pytest.raises(UserError, match="a row of other flags, or of another version; choose another --out"):
-        run(study(GOOD), tmp_path, 1, lambda line: None)
+        run_study(study(GOOD), tmp_path, 1, lambda line: None)
     assert [path.name for path in (tmp_path / ROWS).iterdir()] == [folder.name]
 
 
 def test_when_something_fails_the_trainings_under_way_are_stopped(tmp_path):
-    rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 2), (2e-3, 100_000))]
+    rows = [StudyRow({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 2), (2e-3, 100_000))]
 
     def tell(line: str) -> None:
         worker_of(rows[1], tmp_path / "out")
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        run(study(rows), tmp_path / "out", 2, tell)
+        run_study(study(rows), tmp_path / "out", 2, tell)
     assert not (folder_of(rows[1], tmp_path / "out") / RESULT).exists()
 
 
-def worker_of(row: Row, out: Path) -> int:
+def worker_of(row: StudyRow, out: Path) -> int:
     """The process that trains a row, once it has taken steps."""
     metrics = folder_of(row, out) / "run" / "metrics.jsonl"
     while not (metrics.is_file() and metrics.stat().st_size):
@@ -218,11 +221,11 @@ def worker_of(row: Row, out: Path) -> int:
 
 
 def test_what_goes_wrong_without_a_word_is_reported_with_the_log(tmp_path, monkeypatch):
-    row = Row({"lr": 1e-3}, config(0))
+    row = StudyRow({"lr": 1e-3}, config(0))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('nothing works here')")
     told: list[str] = []
-    outcome = run(study([row]), tmp_path / "out", 1, told.append)
+    outcome = run_study(study([row]), tmp_path / "out", 1, told.append)
     assert set(outcome.failed) == {row.name}
     assert "nothing works here" in told[0]
     assert not (tmp_path / "out" / "report.html").exists()
@@ -231,10 +234,10 @@ def test_what_goes_wrong_without_a_word_is_reported_with_the_log(tmp_path, monke
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.studies.test_runner import Row, config, run, study
+from tests.studies.test_runner import StudyRow, config, run_study, study
 
-rows = [Row({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 2), (2e-3, 400))]
-run(study(rows), Path(sys.argv[1]), 1, lambda line: print(line, flush=True))
+rows = [StudyRow({"lr": lr}, config(0, lr, steps=steps)) for lr, steps in ((1e-3, 2), (2e-3, 400))]
+run_study(study(rows), Path(sys.argv[1]), 1, lambda line: print(line, flush=True))
 """
 
 
@@ -256,7 +259,7 @@ def test_killed_and_started_again_it_ends_without_repeating(tmp_path, how):
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
     else:
-        worker = worker_of(Row({"lr": 2e-3}, config(0)), out)
+        worker = worker_of(StudyRow({"lr": 2e-3}, config(0)), out)
         process.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
         if how == "power cut":
             os.kill(worker, signal.SIGKILL)
@@ -277,12 +280,12 @@ def test_killed_and_started_again_it_ends_without_repeating(tmp_path, how):
         assert steps == sorted(set(steps)), "a row was trained by two processes, or twice"
 
 
-def result(seed: int, top1: float, **factors) -> Result:
-    return Result(factors, seed, top1, 0.0, 10, 1, 1.0, 1, 0.1)
+def result(seed: int, top1: float, **factors) -> RowResult:
+    return RowResult(factors, seed, top1, 0.0, 10, 1, 1.0, 1, 0.1)
 
 
 def test_points_gather_seeds():
-    outcome = Outcome((result(0, 0.5, a=1), result(1, 0.6, a=1), result(0, 0.9, a=2), result(1, 0.9, a=2)))
+    outcome = StudyOutcome((result(0, 0.5, a=1), result(1, 0.6, a=1), result(0, 0.9, a=2), result(1, 0.9, a=2)))
     low, high = outcome.points()
     assert low.mean == pytest.approx(0.55)
     assert low.spread == pytest.approx(0.0707, abs=1e-4)

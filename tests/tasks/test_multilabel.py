@@ -13,7 +13,8 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 
 from vitrail.errors import UserError
 from vitrail.tasks import Meaning, task
-from vitrail.tasks.base import Asked, FeatureSet, LossSettings
+from vitrail.tasks.answers import AnswerOptions
+from vitrail.tasks.base import FeatureSet, LossSettings
 from vitrail.tasks.multilabel.closed_form import fitted_logits
 from vitrail.tasks.multilabel.scores import average_precision, best_threshold, best_thresholds, sigmoid
 
@@ -293,36 +294,38 @@ OUTPUT = np.array([-1.0, 2.0, 1.0], np.float32)
 
 
 def test_answers_are_the_labels_that_reach_their_thresholds() -> None:
-    said = LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, Asked())
+    said = LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, AnswerOptions())
     assert [(each["label"], each["description"]) for each in said.to_json()["labels"]] == [
         ("n1", "a bird"),
         ("cat", ""),
     ]
     assert said.to_json()["labels"][0]["score"] == pytest.approx(1 / (1 + np.exp(-1.0)))
-    same = LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, Asked(threshold=0.85))
+    same = LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, AnswerOptions(threshold=0.85))
     assert [each["label"] for each in same.to_json()["labels"]] == ["dog"]
-    assert LABELS.answer.prediction("a.jpg", None, "broken", MEANING, Asked()).to_json() == {
+    assert LABELS.answer.prediction("a.jpg", None, "broken", MEANING, AnswerOptions()).to_json() == {
         "path": "a.jpg",
         "labels": [],
         "error": "broken",
     }
     with pytest.raises(UserError, match="--threshold 2"):
-        LABELS.answer.check(Asked(threshold=2), MEANING)
+        LABELS.answer.check(AnswerOptions(threshold=2), MEANING)
     with pytest.raises(UserError, match="one class"):
         LABELS.answer.folders(MEANING, 3)
     with pytest.raises(UserError, match="2 thresholds for 3 labels"):
-        LABELS.answer.prediction("a.jpg", OUTPUT, None, Meaning(MEANING.names, {}, {"thresholds": [0, 1]}), Asked())
+        LABELS.answer.prediction(
+            "a.jpg", OUTPUT, None, Meaning(MEANING.names, {}, {"thresholds": [0, 1]}), AnswerOptions()
+        )
 
 
 def test_answers_as_cells_lines_and_a_schema() -> None:
-    columns = LABELS.answer.columns(MEANING, Asked())
-    row = columns.row(LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, Asked()))
+    columns = LABELS.answer.columns(MEANING, AnswerOptions())
+    row = columns.row(LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, AnswerOptions()))
     assert columns.names == ["path", "labels", "scores", "error"]
     assert columns.cells(row) == ["a.jpg", "n1|cat", "0.731059|0.268941", ""]
     assert columns.document(row)["labels"][0]["score"] == 0.731059
     assert columns.schema().names == ["path", "labels", "error"]
     assert [line.split()[0] for line in columns.lines(row)] == ["73.1%", "26.9%"]
-    nothing = columns.row(LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, Asked(threshold=0.99)))
+    nothing = columns.row(LABELS.answer.prediction("a.jpg", OUTPUT, None, MEANING, AnswerOptions(threshold=0.99)))
     assert columns.lines(nothing) == ["no label is likely enough"]
     assert columns.cells(nothing) == ["a.jpg", "", "", ""]
     assert set(LABELS.answer.schema()) == {"labels"}

@@ -18,11 +18,12 @@ from tests.tasks import bars
 from vitrail.data.sources.splits import stratified_split
 from vitrail.errors import UserError
 from vitrail.tasks import Meaning, task, task_names
-from vitrail.tasks.base import Asked, FeatureSet, LossSettings
+from vitrail.tasks.answers import AnswerOptions
+from vitrail.tasks.base import FeatureSet, LossSettings
 from vitrail.tasks.regression.head import STRENGTHS
 from vitrail.tasks.regression.meter import Errors
 from vitrail.tasks.regression.page import NumberPage
-from vitrail.tasks.regression.scale import Scale
+from vitrail.tasks.regression.scale import TargetScale
 from vitrail.tasks.ridge import BIAS, EPSILON
 
 REGRESSION = task("regression")
@@ -105,7 +106,7 @@ def test_constants_are_mean_and_deviation_and_a_constant_number_has_a_deviation_
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=20))
 def test_standardised_numbers_come_back(numbers):
     values = np.array(numbers)[:, None]
-    scale = Scale.of(TARGET.constants(values), 1)
+    scale = TargetScale.of(TARGET.constants(values), 1)
     np.testing.assert_allclose(scale.restored(scale.standardised(values)), values, rtol=1e-9, atol=1e-6)
 
 
@@ -202,7 +203,7 @@ def test_the_closed_form_is_scikit_learns_ridge(samples):
     assert strength in [pytest.approx(each * samples, rel=1e-5) for each in STRENGTHS]
     plain = given.features.double().numpy()
     x = np.append((plain - plain.mean(axis=0)) / (plain.std(axis=0) + EPSILON), np.full((samples, 1), BIAS), axis=1)
-    wanted = Scale.of(constants, 2).standardised(targets)
+    wanted = TargetScale.of(constants, 2).standardised(targets)
     theirs = {each: Ridge(each * samples, fit_intercept=False) for each in STRENGTHS}
 
     def left_out(ridge: Ridge) -> float:
@@ -298,22 +299,22 @@ def test_what_cannot_be_measured_is_named():
 
 
 def test_answers_are_in_the_users_units_in_every_form():
-    said = ANSWER.prediction("a.png", np.array([0.5, -2.0], np.float32), None, MEANING, Asked())
+    said = ANSWER.prediction("a.png", np.array([0.5, -2.0], np.float32), None, MEANING, AnswerOptions())
     assert said.to_json() == {"path": "a.png", "values": {"angle": 12.0, "length": -3.0}, "error": None}
-    columns = ANSWER.columns(MEANING, Asked())
+    columns = ANSWER.columns(MEANING, AnswerOptions())
     row = columns.row(said)
     assert columns.names == ["path", "angle", "length", "error"]
     assert columns.cells(row) == ["a.png", "12.000000", "-3.0000000", ""]
     assert columns.lines(row) == ["angle    12.00", "length  -3.000"]
     assert columns.document({**row, "values": {"angle": 1.23456789, "length": 0.0}})["values"]["angle"] == 1.234568
-    bad = columns.row(ANSWER.prediction("b.png", None, "is broken", MEANING, Asked()))
+    bad = columns.row(ANSWER.prediction("b.png", None, "is broken", MEANING, AnswerOptions()))
     assert columns.cells(bad) == ["b.png", "", "", "is broken"]
     assert columns.lines(bad) == []
 
 
 def test_what_is_for_classes_is_refused():
     with pytest.raises(UserError, match="--threshold is for scores"):
-        ANSWER.check(Asked(threshold=0.5), MEANING)
+        ANSWER.check(AnswerOptions(threshold=0.5), MEANING)
     with pytest.raises(UserError, match="--sort-into"):
         ANSWER.folders(MEANING, 2)
 

@@ -9,10 +9,10 @@ import pytest
 
 import vitrail
 from vitrail.errors import UserError
-from vitrail.tasks import base, task, task_names
+from vitrail.tasks import answers, base, pages, task, task_names
 
 PACKAGE = Path(vitrail.__file__).parent
-FILES = {"target": base.Target, "head": base.Head, "answer": base.Answer}
+FILES = {"target": base.Target, "head": base.Head, "answer": answers.Answer}
 
 
 def branches(tree: ast.AST) -> list[ast.expr]:
@@ -52,7 +52,7 @@ def test_every_room_has_the_five_files(name):
     for file, kind in FILES.items():
         assert isinstance(getattr(opened, file), kind), file
     assert issubclass(opened.meter, base.Meter)
-    assert issubclass(opened.page, base.Page)
+    assert issubclass(opened.page, pages.Page)
     assert opened.head.losses
     assert opened.meter.headline
     assert set(opened.meter.chosen_by) <= {*opened.meter.headline, "loss"}

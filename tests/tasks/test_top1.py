@@ -12,7 +12,8 @@ from PIL import Image
 
 import vitrail
 from tests.conftest import toy
-from vitrail.tasks.base import PLAIN, Meaning
+from vitrail.tasks.answers import PLAIN
+from vitrail.tasks.base import Meaning
 from vitrail.tasks.classification import top1
 from vitrail.tasks.classification.answer import PART
 from vitrail.tasks.classification.meter import Accuracy
@@ -38,7 +39,7 @@ def test_ties_go_to_the_earlier_class_as_in_a_stable_sort(drawn):
         for given_scores, given_classes in ((scores, classes), tensors):
             assert top1.best(given_scores).tolist() == [each[0] for each in order]
             assert top1.right(given_scores, given_classes).tolist() == [each == 0 for each in ranks]
-            assert top1.rank(given_scores, given_classes).tolist() == ranks
+            assert top1.rank_of_true(given_scores, given_classes).tolist() == ranks
         assert [top1.ordered(each).tolist() for each in scores] == order
     names = tuple(f"class {place}" for place in range(len(rows[0])))
     meter = Accuracy(Meaning(names))
@@ -77,7 +78,7 @@ def test_arrays_need_no_torch():
 import sys
 import numpy as np
 from vitrail.tasks.classification import top1
-top1.best(np.eye(3)), top1.rank(np.eye(3), np.arange(3)), top1.ordered(np.arange(3.0))
+top1.best(np.eye(3)), top1.rank_of_true(np.eye(3), np.arange(3)), top1.ordered(np.arange(3.0))
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

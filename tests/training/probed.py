@@ -2,7 +2,7 @@
 
     python -m tests.training.probed MODEL OUT
 
-The children are forked as in tests.training.together; how each ended is printed as JSON.
+The children are forked as in tests.training.several_processes; how each ended is printed as JSON.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tests.training.together import at_step, die, nothing, start
+from tests.training.several_processes import at_step, die, nothing, start
 from vitrail.checkpoints import bundle
 from vitrail.config import TrainConfig
 from vitrail.transfer import chosen_config

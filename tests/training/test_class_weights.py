@@ -17,11 +17,11 @@ from tests.training.test_loop import settings, some_batch, supervised, trainer
 from tests.training.test_probe import GREY, digit_model
 from vitrail.config import TransformConfig
 from vitrail.data.loader import Batch
-from vitrail.data.mixing import mix
+from vitrail.data.mixup_cutmix import mix
 from vitrail.errors import UserError
 from vitrail.evaluation.features import Features
 from vitrail.tasks import Meaning, ridge
-from vitrail.tasks.classification.closed_form import leave_one_out, ridge_head, signs, solve, solve_head
+from vitrail.tasks.classification.closed_form import leave_one_out_scores, ridge_head, signs, solve_classes, solve_head
 from vitrail.tasks.classification.head import balanced, soft_labels
 from vitrail.tasks.classification.meter import Accuracy
 from vitrail.train import fit
@@ -116,8 +116,8 @@ def test_in_closed_form_a_weight_of_two_is_the_sample_twice(width):
     data = uneven(0, (9, 5, 7), width)
     weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
     twice = data.where(torch.cat([torch.arange(21), torch.arange(9, 14)]))
-    once = solve(data.values, data.targets, 3, 5.0, weights)
-    both = solve(twice.values, twice.targets, 3, 5.0)
+    once = solve_classes(data.values, data.targets, 3, 5.0, weights)
+    both = solve_classes(twice.values, twice.targets, 3, 5.0)
     assert torch.allclose(once.scores(data.values), both.scores(data.values), atol=1e-8)
 
 
@@ -126,8 +126,8 @@ def test_weighted_leaving_one_out_is_training_without_each_sample(width):
     data = uneven(0, (9, 5, 7), width)
     counts = WEIGHTS[data.targets]
     mean, std = ridge.moments(data.values, counts)
-    x, y = ridge.prepared(data.values, mean, std), signs(data.targets, 3)
-    for l2, scores, _ in leave_one_out(data.values, data.targets, 3, (0.1, 10.0), WEIGHTS):
+    x, y = ridge.standardised(data.values, mean, std), signs(data.targets, 3)
+    for l2, scores, _ in leave_one_out_scores(data.values, data.targets, 3, (0.1, 10.0), WEIGHTS):
         for out in range(len(data)):
             kept = torch.arange(len(data)) != out
             rows = x[kept] * counts[kept, None]

@@ -12,8 +12,8 @@ from tests.training.unlabelled import settings, some_batch, trainer
 from vitrail.config import OptimizerConfig, Preprocessing, ScheduleConfig, TransformConfig
 from vitrail.data import open_source
 from vitrail.data.loader import TrainingLoader
-from vitrail.processes import Processes
-from vitrail.run import Company, Run
+from vitrail.process_group import ProcessGroup
+from vitrail.run import Placement, Run
 from vitrail.training.objectives.base import Moment
 from vitrail.training.objectives.dino import SelfDistillation
 
@@ -187,7 +187,7 @@ def test_every_sample_is_validated_once():
     source = open_source("digits")
     split = source.split("val")
     assert len(split) % 48
-    company = Company(torch.device("cpu"), Processes())
-    run = Run(settings("dino"), Path("unused"), False, source, company, 48)
+    placement = Placement(torch.device("cpu"), ProcessGroup())
+    run = Run(settings("dino"), Path("unused"), False, source, placement, 48)
     found = [name for batch in run.unlabelled(split) for name in batch.ids]
     assert sorted(found) == sorted(split.ids)

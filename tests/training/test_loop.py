@@ -16,13 +16,14 @@ from vitrail.config import DataConfig, OptimizerConfig, ScheduleConfig, TrainCon
 from vitrail.data.loader import Batch
 from vitrail.errors import UserError
 from vitrail.models.build import create
-from vitrail.processes import Processes
+from vitrail.process_group import ProcessGroup
 from vitrail.tasks.base import LossSettings
 from vitrail.train import fit
 from vitrail.training.learner import Learner
-from vitrail.training.loop import Meter, Trainer, autocast
+from vitrail.training.loop import StepAverages, Trainer, autocast
 from vitrail.training.objectives.supervised import Supervised
 from vitrail.training.progress import Silent
+from vitrail.training.snapshots import Window
 
 
 def settings(**changes) -> TrainConfig:
@@ -182,7 +183,7 @@ class Draws(Supervised):
 
 def drawn(rank: int, seed: int = 0, steps: int = 5) -> list[float]:
     run = trainer(settings(seed=seed), some_batch(), Draws("classification", LossSettings("softmax", 10)))
-    run.processes, found = Processes(rank), []
+    run.processes, found = ProcessGroup(rank), []
     for _ in range(steps):
         run.step(iter([some_batch()]))
         found.append(run.objective.drawn)
@@ -378,7 +379,7 @@ def test_a_record_is_of_all_steps_since_the_last():
             **times,
         }
 
-    meter = Meter()
+    meter = StepAverages(Window())
     meter.add(numbers(90.0, 1, 1, 1.0))
     meter.record(5, 0.1)
     for _ in range(2):  # neither record is of the steps before the last one

@@ -7,12 +7,12 @@ import torch
 import vitrail
 from tests.conftest import pictures, randomised, toy
 from tests.training.unlabelled import settings, some_batch, trainer
-from vitrail.checkpoints.load import assemble, open_source
+from vitrail.checkpoints.load import assemble, open_checkpoint
 from vitrail.config import MaeConfig, OptimizerConfig, Preprocessing, ScheduleConfig
 from vitrail.data.loader import Batch
 from vitrail.models.card import Card
 from vitrail.training.objectives.mae import MaskedAutoencoder
-from vitrail.training.objectives.pixels import as_pictures
+from vitrail.training.objectives.pixels import pixels_as_pictures
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 48,
@@ -28,7 +28,7 @@ def batch_of(images: torch.Tensor) -> Batch:
 
 def ours_of(folder, **changes) -> tuple:
     """The model and the objective of a folder that transformers wrote, every tensor of the decoder in its place."""
-    reading = open_source(folder).reading
+    reading = open_checkpoint(folder).reading
     model = assemble(reading, Card())
     config = MaeConfig(decoder_width=16, decoder_depth=2, decoder_heads=2, **changes)
     objective = MaskedAutoencoder(config, model.config, Preprocessing(48)).eval()
@@ -160,7 +160,7 @@ def test_the_picture_is_the_original_where_the_decoder_is_perfect():
 
 def test_pictures_are_rounded_to_the_nearest_byte():
     values = torch.tensor([-0.2, 0.0, 0.6 / 255, 1.4 / 255, 254.6 / 255, 1.2]).view(1, 1, 2, 3)
-    assert as_pictures(values)[0].ravel().tolist() == [0, 0, 1, 1, 255, 255]
+    assert pixels_as_pictures(values)[0].ravel().tolist() == [0, 0, 1, 1, 255, 255]
 
 
 def test_a_flat_patch_is_divided_by_no_less_than_the_root_of_the_epsilon():

@@ -8,7 +8,7 @@ from tests.training.unlabelled import settings, some_batch, trainer
 from vitrail.config import MaskedPatchConfig, ModelConfig, OptimizerConfig, Preprocessing, ScheduleConfig
 from vitrail.data.loader import Batch, Normaliser
 from vitrail.models.build import create
-from vitrail.training.objectives.masked_patch import MaskedPatch, corrupt, draw
+from vitrail.training.objectives.masked_patch import MaskedPatch, corrupt, draw_corruption
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -19,7 +19,7 @@ def test_10_000_draws_corrupt_half_and_of_those_80_10_10():
     masked = replaced = 0
     places, offsets = torch.zeros(196), torch.zeros(196)
     for _ in range(20):
-        found = draw(torch.rand(500, 196, 3), MaskedPatchConfig())
+        found = draw_corruption(torch.rand(500, 196, 3), MaskedPatchConfig())
         assert found.chosen.shape == (500, 98), "exactly half of each image"
         assert all(len(set(row.tolist())) == 98 for row in found.chosen[:20]), "each once"
         assert not (found.masked & found.replaced).any()
@@ -39,7 +39,7 @@ def test_10_000_draws_corrupt_half_and_of_those_80_10_10():
 def test_embeddings_are_corrupted_as_drawn_and_the_others_stay():
     torch.manual_seed(0)
     patches, mask = torch.randn(64, 9, 5), torch.full((1, 1, 5), 7.0)
-    found = draw(torch.rand(64, 9, 3), MaskedPatchConfig(fraction=0.6, masked=0.4, replaced=0.3))
+    found = draw_corruption(torch.rand(64, 9, 3), MaskedPatchConfig(fraction=0.6, masked=0.4, replaced=0.3))
     result = corrupt(patches, found, mask)
     seen = set()
     for image in range(64):
@@ -66,7 +66,7 @@ def test_positions_are_added_after_the_corruption():
     first, second = some_batch(seed=1), some_batch(seed=2)
     model, objective = run.model, run.objective
     grid = model.grid_of(first.images)
-    found = draw(torch.rand(16, 16, 3), config.masked_patch)
+    found = draw_corruption(torch.rand(16, 16, 3), config.masked_patch)
     tokens = [
         model.place(corrupt(model.patch_embed(each.images), found, objective.mask_token), grid)
         for each in (first, second)
@@ -134,7 +134,7 @@ def test_the_loss_is_that_of_the_corrupted_patches_alone(target):
     if target != "pixels":
         assert loss.item() == pytest.approx(np.log(512), rel=1e-5)
         return
-    chosen = draw(noise, objective.config).chosen
+    chosen = draw_corruption(noise, objective.config).chosen
     squares = []
     for image in range(16):
         for place in chosen[image].tolist():

@@ -5,7 +5,7 @@ import torch
 
 from tests.conftest import toy
 from vitrail.config import OptimizerConfig
-from vitrail.training.optimizer import Average, build, decays, layer_of, set_learning_rate
+from vitrail.training.optimizer import Average, build_optimizer, decays, layer_of, set_learning_rate
 
 
 def test_biases_norms_tokens_and_positions_do_not_decay():
@@ -28,7 +28,7 @@ def test_biases_norms_tokens_and_positions_do_not_decay():
 
 def test_layers_learn_slower_towards_the_image():
     model = toy()
-    optimizer = build(model, model.config, OptimizerConfig(lr=1.0, layer_decay=0.5))
+    optimizer = build_optimizer(model, model.config, OptimizerConfig(lr=1.0, layer_decay=0.5))
     set_learning_rate(optimizer, 1.0)
     rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     named = {name: rate[id(parameter)] for name, parameter in model.named_parameters()}
@@ -43,7 +43,7 @@ def test_layers_learn_slower_towards_the_image():
 def test_weight_decay_is_decoupled(name):
     """With a zero gradient a weight shrinks by lr x decay exactly, whatever the optimizer."""
     model = toy()
-    optimizer = build(model, model.config, OptimizerConfig(name, lr=0.1, weight_decay=0.5))
+    optimizer = build_optimizer(model, model.config, OptimizerConfig(name, lr=0.1, weight_decay=0.5))
     set_learning_rate(optimizer, 0.1)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for parameter in model.parameters():
@@ -56,7 +56,7 @@ def test_weight_decay_is_decoupled(name):
 
 def test_sgd_with_momentum_by_hand():
     model = toy()
-    optimizer = build(model, model.config, OptimizerConfig("sgd", lr=0.1, weight_decay=0.0, momentum=0.9))
+    optimizer = build_optimizer(model, model.config, OptimizerConfig("sgd", lr=0.1, weight_decay=0.0, momentum=0.9))
     set_learning_rate(optimizer, 0.1)
     weight = model.head.bias
     before = weight.detach().clone()
@@ -80,7 +80,7 @@ def test_the_average_follows_the_weights():
 
 def test_adamw_with_the_betas_that_are_configured():
     model = toy()
-    optimizer = build(model, model.config, OptimizerConfig(lr=0.1, weight_decay=0.0, betas=(0.8, 0.5)))
+    optimizer = build_optimizer(model, model.config, OptimizerConfig(lr=0.1, weight_decay=0.0, betas=(0.8, 0.5)))
     set_learning_rate(optimizer, 0.1)
     weight = model.head.bias
     first = second = torch.zeros(7)

@@ -17,7 +17,7 @@ from vitrail.tasks.classification.meter import Accuracy
 from vitrail.tasks.classification.page import ClassPage, confused_pairs
 from vitrail.training import figures
 from vitrail.training.objectives.base import Illustration
-from vitrail.training.report import Told, write_report
+from vitrail.training.report import RunReport, write_report
 
 HOSTILE = "<script>alert('$x')</script>\" onerror=\"x $\\frac{$ \udcff\x00\u202e日本"
 PICTURES = ("curves.png", "confusion.png", "predictions.png")
@@ -117,7 +117,7 @@ def write(run, **changes):
     confusion = changes.get("confusion", counts(len(classes)))
     shown = None if not classes else page_of(classes, confusion, changes.get("samples", samples(20, classes)))
     own = {name: value for name, value in changes.items() if name not in ("classes", "confusion", "samples")}
-    return write_report(run, Told(**{**given, **own}, page=shown))
+    return write_report(run, RunReport(**{**given, **own}, page=shown))
 
 
 def page_of(classes, confusion: np.ndarray | None, shown: list[SamplePrediction]) -> ClassPage:

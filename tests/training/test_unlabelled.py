@@ -75,7 +75,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, name):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "4 kills, 2 inside a snapshot write" in result.stdout
     assert_same_tensors_and_records(tmp_path / "whole", tmp_path / "killed")
-    found = snapshots.read(tmp_path / "whole/snapshots")
+    found = snapshots.read_snapshot(tmp_path / "whole/snapshots")
     assert found is not None
     own = {"masked_patch": "mask_token", "mae": "decoder_pred.weight", "dino": "teacher_head.last"}[name]
     assert f"model.objective.{own}" in found[1]
@@ -129,7 +129,7 @@ def test_a_run_leaves_an_encoder_that_can_be_fine_tuned(runs, tmp_path, name):
 
 
 def test_the_bundle_of_a_distillation_is_the_teacher(runs):
-    found = snapshots.read(runs / "dino/snapshots")
+    found = snapshots.read_snapshot(runs / "dino/snapshots")
     assert found is not None
     kept = load_file(runs / "dino/bundle/model.safetensors")
     for key, value in kept.items():
@@ -161,12 +161,12 @@ def test_validation_has_the_same_masks_every_time_and_disturbs_nothing(name):
     run, batches = trainer(settings(name)), [some_batch(16, seed=1), some_batch(7, seed=2)]
     run.step(iter([some_batch()]))
     torch.manual_seed(5)
-    first = validation.measure(run.objective, run.model, batches, run.device, seed=0)
+    first = validation.validate(run.objective, run.model, batches, run.device, seed=0)
     drawn = torch.rand(1)
     torch.manual_seed(5)
     assert torch.equal(torch.rand(1), drawn), "training's random numbers go on as they would have"
-    assert validation.measure(run.objective, run.model, batches, run.device, seed=0) == first
-    assert validation.measure(run.objective, run.model, batches, run.device, seed=1) != first
+    assert validation.validate(run.objective, run.model, batches, run.device, seed=0) == first
+    assert validation.validate(run.objective, run.model, batches, run.device, seed=1) != first
     assert (first["n"], first["skipped"]) == (23, 0)
     assert run.model.training
     assert run.objective.training
@@ -316,7 +316,7 @@ def test_masks_of_validation_are_its_own():
     run.objective.register_forward_pre_hook(lambda *_: drawn.append(torch.rand(1).item()))
     batches = [some_batch(seed=seed) for seed in range(3)]
     for _ in range(2):
-        validation.measure(run.objective, run.model, batches, torch.device("cpu"), seed=0)
+        validation.validate(run.objective, run.model, batches, torch.device("cpu"), seed=0)
     for batch in batches:
         run.step(iter([batch]))
     assert drawn[:3] == drawn[3:6]
@@ -334,7 +334,7 @@ class Brightness(Objective):
 def test_a_validation_is_a_mean_over_samples_and_drops_nothing():
     objective, model = Brightness().train(), trainer(settings("mae")).model.train()
     batches = [some_batch(count=count, seed=count) for count in (5, 1, 3)]
-    found = validation.measure(objective, model, batches, torch.device("cpu"), seed=0)
+    found = validation.validate(objective, model, batches, torch.device("cpu"), seed=0)
     images = torch.cat([batch.images for batch in batches])
     assert found["n"] == 9
     assert found["loss"] == pytest.approx(images.mean().item(), abs=1e-6)

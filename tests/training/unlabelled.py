@@ -56,7 +56,7 @@ def trainer(config: TrainConfig, folder: Path = Path("unused")) -> Trainer:
     return Trainer(
         config=config,
         run=folder,
-        learner=Learner(model, objectives.create(config, model, LossSettings(config.objective, 0))),
+        learner=Learner(model, objectives.create_objective(config, model, LossSettings(config.objective, 0))),
         total=config.total_steps(100),
         batches=lambda position: iter(()),
         evaluate=None,

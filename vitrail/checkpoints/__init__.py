@@ -1,1 +1,2 @@
-"""Where weights live: the bundle, and two-way maps for the formats of the field."""
+"""Reading and writing weights: the bundle, this program's own format, and the formats of Google's code, timm, Hugging
+Face and torchvision, each a two-way map of tensor names."""

@@ -1,8 +1,9 @@
-"""timm's architectures by name: what those that are this program's ViT compute, and what the others have beside it.
+"""timm's architectures by name: the settings of those that this program can run, and why the others are refused.
 
-Tensors do not show the number of heads, the form of the GELU or the kind of pooling, and a post-norm model has the
-very names of a pre-norm one. A timm folder names its `architecture`, and timm's code for that name decides these
-things. Only names listed here are believed to be this model; any other is refused, so that none is mistaken.
+Tensors do not show the number of heads, the form of the GELU or the kind of pooling, and a post-norm model has the same
+tensor names as a pre-norm one. A timm folder names its `architecture`, and timm's code for that name decides these
+settings. Only a name listed here is taken for a plain ViT. Every other name is refused, because a model loaded with
+wrong settings would run and give wrong results.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any
 from vitrail.config import pair
 from vitrail.errors import UserError
 
-# (width, depth, heads) of timm's own code, and the names that have them.
+# (width, depth, heads) -> the names, separated by spaces, of timm's architectures of that size.
 PLAIN: dict[tuple[int, int, int], str] = {
     (64, 6, 2): "test_vit",
     (64, 8, 2): "test_vit2",
@@ -64,12 +65,17 @@ PLAIN: dict[tuple[int, int, int], str] = {
     (1664, 48, 16): "vit_gigantic_patch14_224",
 }
 SIZES = {name: size for size, names in PLAIN.items() for name in names.split()}
+"""(width, depth, heads) by the name of the architecture."""
 TANH = re.compile(r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_gap_\d+|vit_large_patch16_siglip_gap_512")
+"""Names among `SIZES` of models that compute the tanh form of GELU."""
 AVERAGE = re.compile(r".*_gap_\d+|eva_large_.*|test_vit2")
+"""Names among `SIZES` of models that pool by averaging all patches."""
 GATED = re.compile(r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)")
+"""Names among `SIZES` of models with a SwiGLU MLP."""
 RESNETS = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
+"""Names of timm's BiT ResNets, which this program runs too; their tensors show all that must be known."""
 
-# What timm's other families have that this model has not; the first pattern found in a name says it.
+# (pattern of a name, family, what that family has and this program's ViT lacks). The first pattern found decides.
 FOREIGN: tuple[tuple[str, str, str], ...] = (
     (r"_rpn_", "a post-norm ViT", "each LayerNorm after attention and MLP, under the names of a pre-norm model"),
     (r"_relpos_|_srelpos_", "a ViT of relative positions", "a bias by relative position in every attention"),
@@ -103,7 +109,7 @@ FOREIGN: tuple[tuple[str, str, str], ...] = (
     (r"^(resnet|resnext|convnext|efficientnet|regnet|densenet|mobilenet|vgg)", "a convolutional network", "no patches"),
 )  # fmt: skip
 
-# Arguments of timm's VisionTransformer that change what is computed, and the value this model has.
+# Arguments of timm's VisionTransformer that change the computation -> the only value that this program's ViT computes.
 FIXED: dict[str, Any] = {
     "qk_norm": False,
     "scale_attn_norm": False,
@@ -116,21 +122,30 @@ FIXED: dict[str, Any] = {
     "embed_norm_layer": None,
     "norm_layer": None,
 }
-# Arguments that the tensors show, or that matter in training only.
+# Arguments that need no check: those whose value the tensors or the fields below show, and those for training only.
 SHOWN = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio")
 SHOWN += ("qkv_bias", "init_values", "class_token", "no_embed_class", "reg_tokens", "fc_norm", "global_pool")
 SHOWN += ("pos_embed", "act_layer")
 TRAINING = ("weight_init", "fix_init", "dynamic_img_size", "strict_img_size", "drop_rate", "pos_drop_rate")
 TRAINING += ("patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "pretrained", "features_only")
+# timm's values of act_layer and global_pool -> ours.
 ACTIVATIONS = {"gelu": "gelu", "gelu_erf": "gelu", "gelu_tanh": "gelu_tanh"}
 POOLING = {"token": "class", "avg": "average"}
 
 
-def facts_of(info: dict[str, Any], known: bool) -> dict[str, Any]:
-    """What a timm folder's config.json says of the model beside its tensors, as fields of ModelConfig.
+def timm_fields(info: dict[str, Any], known: bool) -> dict[str, Any]:
+    """Reads from a timm folder's config.json what its tensors do not show.
 
-    A name that is not this model's is refused. One that is not known at all is refused too, unless `known` says that
-    the user has named the model.
+    Args:
+        info: The content of config.json; it has the key `architecture`.
+        known: Whether the user said which model it is (--model), so that an unknown architecture is accepted.
+
+    Returns:
+        Fields of ModelConfig and their values.
+
+    Raises:
+        UserError: If the architecture is not one that this program computes, or is unknown and `known` is False, or if
+            an argument in `model_args` changes what the model computes.
     """
     name = str(info["architecture"]).partition(".")[0]
     arguments = _arguments(info)
@@ -158,7 +173,7 @@ def facts_of(info: dict[str, Any], known: bool) -> dict[str, Any]:
         facts["activation"] = _one_of("act_layer", activation, ACTIVATIONS)
     if arguments.get("pos_embed") in ("", "none"):
         facts["positions"] = "none"
-    for source in (info.get("pretrained_cfg"), info, arguments):  # the last has the last word
+    for source in (info.get("pretrained_cfg"), info, arguments):  # a later one overrides those before it
         if isinstance(source, dict) and source.get("global_pool") is not None:
             facts["pooling"] = _one_of("global_pool", source["global_pool"], POOLING)
     if info.get("num_classes") is not None:
@@ -167,7 +182,7 @@ def facts_of(info: dict[str, Any], known: bool) -> dict[str, Any]:
 
 
 def foreign(name: str) -> str:
-    """What a timm architecture has that this model has not, or "" where that is not known."""
+    """Explains why a timm architecture is not this program's ViT, or returns "" if nothing is known about the name."""
     for pattern, family, what in FOREIGN:
         if name not in SIZES and re.search(pattern, name):
             return f"{family}, with {what}, unlike this program's ViT"
@@ -175,6 +190,7 @@ def foreign(name: str) -> str:
 
 
 def _arguments(info: dict[str, Any]) -> dict[str, Any]:
+    """Returns `model_args`. Raises UserError if one changes the computation or is not known to be harmless."""
     arguments = info.get("model_args") or {}
     if not isinstance(arguments, dict):
         raise UserError("config.json: model_args must be an object of timm's arguments")
@@ -182,14 +198,17 @@ def _arguments(info: dict[str, Any]) -> dict[str, Any]:
         if name in FIXED:
             if value != FIXED[name]:
                 raise UserError(
-                    f"config.json: model_args has {name} {value!r}; this program's ViT knows {FIXED[name]} only"
+                    f"config.json: model_args sets {name} to {value!r}; this program's ViT supports {FIXED[name]} only"
                 )
         elif name not in (*SHOWN, *TRAINING):
-            raise UserError(f"config.json: model_args has {name!r}, which is not known to be without effect")
+            raise UserError(
+                f"config.json: model_args sets {name!r}, an argument this program does not know, so what the model "
+                "computes is not certain"
+            )
     return arguments
 
 
 def _one_of(name: str, value: Any, known: dict[str, str]) -> str:
     if value not in known:
-        raise UserError(f"config.json: {name} {value!r} is not known here; {' and '.join(known)} are")
+        raise UserError(f"config.json: {name} is {value!r}; this program supports {', '.join(known)}")
     return known[value]

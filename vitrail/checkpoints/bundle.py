@@ -8,25 +8,39 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import timm
-from vitrail.checkpoints.files import read_tensors, safetensors, write_model_folder
-from vitrail.checkpoints.rules import Reading
+from vitrail.checkpoints.files import check_length, read_tensors, safetensors, write_model_folder
+from vitrail.checkpoints.name_maps import Reading
 from vitrail.config import ModelConfig, Preprocessing
-from vitrail.errors import UserError
-from vitrail.io.checksums import SUMS, digest, sum_line
-from vitrail.io.files import json_text, read_json
+from vitrail.errors import UserError, naming
+from vitrail.io.checksums import LARGEST_SUMS, SUMS, digest, sum_line
+from vitrail.io.documents import read_json, read_text
+from vitrail.io.files import json_text
 from vitrail.models.build import Model
 from vitrail.models.card import Card
 from vitrail.tasks import DEFAULT, task
 from vitrail.version import __version__
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+"""The names of a bundle's files, besides the list of their checksums."""
 FORMAT = 2
-"""The newest that is read. A model of classes is written in format 1, which earlier versions read too; format 2 has a
-task, and the constants its answers need."""
+"""The newest bundle format; 1 is read too. Format 2 adds a task, and the constants its answers need. A classification
+model is still written in format 1, which earlier versions of this program read as well."""
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> Path:
-    """Write a model as a bundle: all of it, or nothing."""
+    """Saves a model as a bundle: a folder that `vitrail.load` and timm read. It is written as a whole or not at all.
+
+    Args:
+        model: The model; its card gives the preprocessing, the class names and the provenance.
+        folder: The folder to write; its parents are created.
+        overwrite: Replace `folder` if it exists and holds nothing but a model.
+
+    Returns:
+        The path of the bundle.
+
+    Raises:
+        UserError: If `folder` exists and may not be replaced, or cannot be written.
+    """
     folder = Path(folder)
     document = config_document(model)
     tensors = timm.to_timm(model.state_dict(), model.config)
@@ -42,6 +56,7 @@ def save(model: Model, folder: str | Path, overwrite: bool = False) -> Path:
 
 
 def config_document(model: Model) -> dict[str, Any]:
+    """Builds the content of a bundle's config.json: timm's fields, and this program's own in the section `vitrail`."""
     config, card = model.config, model.card
     preprocessing = card.preprocessing or default_preprocessing(config)
     document: dict[str, Any] = {
@@ -67,54 +82,50 @@ def config_document(model: Model) -> dict[str, Any]:
 
 
 def is_bundle(folder: Path) -> bool:
+    """Tells whether a folder is a bundle, by its list of checksums."""
     return (folder / SUMS).is_file()
 
 
 def read_bundle(folder: Path) -> tuple[Reading, Card]:
-    """A bundle's weights and card; any byte that is not as it was written is noticed."""
+    """Reads the weights and the card of a bundle, after comparing every file with its SHA-256.
+
+    Raises UserError if a file is missing, changed or damaged, or if the format is newer than this version reads.
+    """
     verify(folder)
-    document = read_json(folder / CONFIG)
+    document = read_json(folder / CONFIG, finite=False)  # what was measured may be no number
     section = document.get("vitrail")
     if not isinstance(section, dict) or not isinstance(section.get("model"), dict):
         raise UserError(f"{folder / CONFIG}: has no section 'vitrail' with a model; not a bundle")
     if section.get("format") not in (1, FORMAT):
         raise UserError(
-            f"{folder / CONFIG}: bundle format {section.get('format')!r}, this version reads {FORMAT}; upgrade vitrail"
+            f"{folder / CONFIG}: bundle format {section.get('format')!r}; this version reads up to {FORMAT}: upgrade "
+            "vitrail"
         )
-    config = ModelConfig.from_json(section["model"])
-    task(config.task)
+    with naming(folder / CONFIG):
+        config = ModelConfig.from_json(section["model"])
+        task(config.task)
+        card = Card.from_json({**section, "label_descriptions": document.get("label_descriptions")}, config)
     tensors = read_tensors(folder / WEIGHTS).tensors
-    reading = timm.reading_for(config, tensors, "bundle")
-    try:
-        card = Card(
-            preprocessing=Preprocessing.from_json(section.get("preprocessing") or {}),
-            label_names=tuple(map(str, section.get("label_names") or ())),
-            label_descriptions=dict(document.get("label_descriptions") or {}),
-            constants=dict(section.get("constants") or {}),
-            provenance=dict(section.get("provenance") or {}),
-        )
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / CONFIG}: the section 'vitrail' cannot be read: {error}") from error
-    return reading, card
+    with naming(folder / WEIGHTS):
+        return timm.reading_for(config, tensors, "bundle"), card
 
 
 def verify(folder: Path) -> None:
-    """Compare every file with its SHA-256."""
-    try:
-        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / SUMS}: cannot be read: {error}") from error
+    """Compares every file of a bundle with its SHA-256. Raises UserError if one is missing, changed or damaged."""
+    lines = read_text(folder / SUMS, LARGEST_SUMS).splitlines()
     sums = {name: value for value, _, name in (line.partition("  ") for line in lines)}
     for name in (WEIGHTS, CONFIG):
         if name not in sums:
             raise UserError(f"{folder / SUMS}: does not list {name}; the bundle is damaged")
         if not (folder / name).is_file():
             raise UserError(f"{folder / name}: is missing; the bundle is incomplete")
+        if name == WEIGHTS:
+            check_length(folder / name)
         if digest(folder / name) != sums[name]:
             raise UserError(f"{folder / name}: does not match its SHA-256; the file was changed or damaged")
 
 
 def default_preprocessing(config: ModelConfig) -> Preprocessing:
-    """For a model that never saw data: pixels to [-1, 1], as the paper has it."""
+    """Returns the preprocessing of a model that states none: pixels scaled to [-1, 1], as in the paper."""
     half = (0.5,) * config.channels
     return Preprocessing(image_size=config.image_size, mean=half, std=half)

@@ -1,4 +1,5 @@
-"""From any format to any other, with a parity report: what was mapped, dropped, made up, and the logits compared."""
+"""Converting weights from any format to any other, with a report: the tensors that were mapped, dropped or created, and
+how far the result's logits are from the source's."""
 
 import json
 import math
@@ -19,9 +20,9 @@ from vitrail.checkpoints.files import (
     write_model_folder,
 )
 from vitrail.checkpoints.formats import FORMATS, WeightsFormat, weights_format
-from vitrail.checkpoints.load import METADATA_KEY, Source, assemble, load, open_source, resize
-from vitrail.checkpoints.peers import PeerMissing, outputs
-from vitrail.checkpoints.rules import Tensors, write
+from vitrail.checkpoints.load import METADATA_KEY, OpenCheckpoint, assemble, load, open_checkpoint, resize_model
+from vitrail.checkpoints.name_maps import Tensors, write_by_rules
+from vitrail.checkpoints.peers.libraries import PeerMissing, outputs
 from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.io.files import Fill, json_text, write_file
@@ -31,19 +32,27 @@ from vitrail.models.card import Card
 
 @dataclass
 class Report:
-    """What a conversion did."""
+    """The record of a conversion."""
 
     source: str
+    """The format and the name of what was converted: "timm: deit.pth"."""
     result: str
+    """The format and the path of what was written."""
     mapped: list[dict[str, Any]] = field(default_factory=list)
+    """One {"source": [names], "result": [names]} for each of the model's tensors: its names in either file."""
     dropped: dict[str, str] = field(default_factory=dict)
+    """The reason why a tensor of the source was left out, by its name."""
     created: dict[str, str] = field(default_factory=dict)
+    """The value given to a tensor that the source lacks and the result needs, by its name."""
     notes: list[str] = field(default_factory=list)
+    """Sentences for the user; those about a loss begin with WARNING."""
     max_logit_difference: float | None = None
+    """The largest absolute difference between logits of source and result; None if not compared or not finite."""
     compared: str = ""
-    """Whose logits were compared, or why none were."""
+    """The programs that computed the logits of either side, or the reason why none were compared."""
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the fields as a JSON object."""
         return dict(vars(self))
 
 
@@ -60,15 +69,35 @@ def convert(
     overwrite: bool = False,
     check: bool = True,
 ) -> Report:
-    """Convert a checkpoint; nothing is left behind when it fails."""
+    """Converts weights to another format and checks the result. If it fails while writing, nothing is left behind.
+
+    Args:
+        source: What `vitrail.load` takes: a bundle, run, weights file or folder, `hf:owner/name` or published name.
+        destination: The file or folder to write; its ending must suit the format.
+        to: The format to write: "bundle", "google", "huggingface", "torchvision" or "timm".
+        model: What the source cannot say about its model, as for `vitrail.load`.
+        image_size: Another resolution, to which the position embeddings are interpolated; pixels or (rows, columns).
+        preprocessing: The preprocessing, where the source has none or another is wanted, as for `vitrail.load`.
+        labels: A file with the class names.
+        weights_from: "average" or "raw": which weights to take of a training checkpoint that has both.
+        overwrite: Replace `destination` if it exists.
+        check: Run source and result on the same random images, each by its own library where it is installed, and
+            compare their logits.
+
+    Returns:
+        The report.
+
+    Raises:
+        UserError: If the source cannot be read, the format cannot hold the model, or the result cannot be written.
+    """
     destination = Path(destination)
     _check_destination(destination, to, overwrite)
-    found = open_source(source, model=model, preprocessing=preprocessing, labels=labels, weights_from=weights_from)
+    found = open_checkpoint(source, model=model, preprocessing=preprocessing, labels=labels, weights_from=weights_from)
     loaded = assemble(found.reading, found.card)
     report = Report(f"{found.reading.format}: {source}", f"{to}: {destination}", dropped=dict(found.reading.dropped))
     if image_size is not None:
         before = loaded.config
-        resize(loaded, image_size)
+        resize_model(loaded, image_size)
         if before.family == "vit":
             report.notes.append(f"positions interpolated from a grid of {before.grid} to {loaded.config.grid}")
     state = {**found.reading.state, **loaded.state_dict()}
@@ -83,14 +112,14 @@ def convert(
             report.dropped[" + ".join(found.reading.origin[name])] = "a bundle holds the encoder, not the decoder"
         names = {name: (name,) for name in loaded.state_dict()}
     else:
-        if to == "timm" and not destination.suffix:  # timm loads a folder strictly: no tensor too many
+        if to == "timm" and not destination.suffix:  # timm refuses a folder that has more tensors than its model
             for name in [name for name in state if name.startswith(timm.DECODER)]:
-                report.dropped[name] = "timm has the encoder only; a flat file keeps the decoder"
+                report.dropped[name] = "a timm folder holds the encoder only; a single file keeps the decoder"
                 del state[name]
         fitted, state = _fit(loaded.config, state, to, report)
         _warn_of_constants(fitted, to, destination, report)
         rules = weights_format(to).rules(state, fitted)
-        _write(weights_format(to), destination, write(rules, state), fitted, loaded.card, state, overwrite)
+        _write(weights_format(to), destination, write_by_rules(rules, state), fitted, loaded.card, state, overwrite)
         names = {rule.native: rule.foreign for rule in rules}
     report.mapped = [
         {"source": list(found.reading.origin[name]), "result": list(names[name])}
@@ -104,6 +133,7 @@ def convert(
 
 
 def _check_destination(destination: Path, to: str, overwrite: bool) -> None:
+    """Raises UserError for an unknown format, an ending that does not suit it, or a path that must not be replaced."""
     if to not in ("bundle", *FORMATS):
         raise UserError(f"there is no format {to!r}; there are {', '.join(('bundle', *FORMATS))}")
     endings = ("",) if to == "bundle" else weights_format(to).endings
@@ -111,14 +141,19 @@ def _check_destination(destination: Path, to: str, overwrite: bool) -> None:
         destination.suffix.lower() if destination.suffix.lower() in (".npz", ".safetensors", *TORCH_SUFFIXES) else ""
     )
     if ending not in endings:
-        wanted = " or ".join(ending or "no ending (a folder)" for ending in endings)
-        raise UserError(f"{destination}: --to {to} writes to a name with {wanted}")
+        wanted = " or ".join(
+            f"a file that ends in {ending}" if ending else "a folder, without ending" for ending in endings
+        )
+        raise UserError(f"{destination}: --to {to} writes {wanted}; choose such a name")
     if destination.exists() and not overwrite:
         raise UserError(f"{destination}: exists already; choose another name or give --overwrite")
 
 
 def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[ModelConfig, Tensors]:
-    """Bring a model into a form the target can hold: exactly where that is possible, loudly where it is not."""
+    """Adapts a model to what the target format can hold; whatever is lost or will differ there is noted in the report.
+
+    Returns the adapted configuration and tensors.
+    """
     if config.representation_size and (to == "timm" or (to == "huggingface" and config.num_classes)):
         keeps_pooler = to == "huggingface"
         gone = [name for name in state if name.startswith("head" if keeps_pooler else ("head", "pre_logits"))]
@@ -137,21 +172,22 @@ def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[
     if target.activation and config.activation != target.activation:
         form = "tanh" if target.activation == "gelu_tanh" else "exact"
         report.notes.append(
-            f"WARNING: {to}'s own code computes the {form} GELU, this model the other form: its logits there will "
-            "differ in the third digit"
+            f"WARNING: {to}'s own code computes the {form} form of GELU, this model the other form: its logits there "
+            "will differ in the third digit"
         )
     if to == "google" and config.stages is not None and config.stem_arithmetic != "official":
         report.notes.append("WARNING: the official code standardises weights with other constants than this model")
     if to == "timm":
         try:
-            timm.describe(config)
+            timm.describe_model(config)
         except UserError as error:
             report.notes.append(f"WARNING: {error}; the file holds timm's names, but timm will not build it")
     return config, state
 
 
 def _warn_of_constants(config: ModelConfig, to: str, destination: Path, report: Report) -> None:
-    """What a file of that format cannot say, and its reader will assume otherwise."""
+    """Adds a warning to the report for each constant of the model that the file cannot state and that programs reading
+    it will assume to be another."""
     bare = weights_format(to).tensors_only or destination.suffix.lower() in TORCH_SUFFIXES
     if config.norm_eps != 1e-6 and (bare or to == "timm"):
         report.notes.append(
@@ -164,7 +200,10 @@ def _warn_of_constants(config: ModelConfig, to: str, destination: Path, report: 
 
 
 def _add_zeros(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[ModelConfig, Tensors]:
-    """Parts the target always has and this model lacks: zeros change nothing."""
+    """Adds the tensors that the target format always has and this model lacks, as zeros: they do not change logits.
+
+    Returns the configuration and tensors with them; the report lists what was created.
+    """
     state, width = dict(state), config.width
     patches = config.grid[0] * config.grid[1]
     if config.positions == "none" and to != "google":
@@ -193,6 +232,10 @@ def _write(
     state: Tensors,
     overwrite: bool,
 ) -> None:
+    """Writes foreign tensors to a file or a model folder, by the ending of `destination`.
+
+    config, card and state describe the model: they become the header of a .safetensors file and a folder's JSON files.
+    """
     metadata = {METADATA_KEY: json.dumps(config.to_json())}
     suffix = destination.suffix.lower()
     if suffix == ".npz":
@@ -208,6 +251,8 @@ def _write(
 
 
 def _folder(weights: Fill, documents: dict[str, Any]) -> Fill:
+    """Returns a function that writes weights and JSON documents (by file name) into a folder."""
+
     def fill(folder: Path) -> None:
         weights(folder / "model.safetensors")
         for name, document in documents.items():
@@ -216,14 +261,18 @@ def _folder(weights: Fill, documents: dict[str, Any]) -> Fill:
     return fill
 
 
-def _compare(report: Report, found: Source, loaded: Model, destination: Path, to: str) -> None:
-    """The source by its own library against the result by its own; vitrail stands in where one cannot be asked."""
+def _compare(report: Report, found: OpenCheckpoint, loaded: Model, destination: Path, to: str) -> None:
+    """Compares the logits of source and result on two random images and writes the largest difference to the report.
+
+    Either side is computed by the library of its own format where that is installed, else by this program. If the
+    result has no head, features are compared in place of logits.
+    """
     config = loaded.config
     images = torch.randn(2, config.channels, *config.rows_columns, generator=torch.Generator().manual_seed(0))
     resized = config.image_size != found.reading.config.image_size
-    if to == "google":  # what the official code will compute, whatever the model did
+    if to == "google":  # the settings that the official code has fixed, whatever the model computed with
         config = config.with_(activation="gelu_tanh", norm_eps=1e-6, stem_arithmetic="official")
-    written = open_source(destination, model=config, preprocessing=loaded.card.preprocessing)
+    written = open_checkpoint(destination, model=config, preprocessing=loaded.card.preprocessing)
     result_config = written.reading.config
     headless = config.num_classes and not result_config.num_classes
 
@@ -233,7 +282,7 @@ def _compare(report: Report, found: Source, loaded: Model, destination: Path, to
 
     try:
         if resized or headless:
-            raise PeerMissing("the model was changed on the way")
+            raise PeerMissing("the model was changed while converting")
         before, by = (
             outputs(found.reading.format, found.path, found.tensors, config, images),
             found.reading.format,
@@ -248,7 +297,7 @@ def _compare(report: Report, found: Source, loaded: Model, destination: Path, to
             "vitrail" if to == "bundle" else f"vitrail, since {missing}",
         )
     if headless and after.shape != before.shape:
-        report.compared = "not compared: the result lacks what the source's output is made of"
+        report.compared = "not compared: the result has neither the head nor the features of the source"
         return
     difference = (before - after).abs().max().item()
     report.max_logit_difference = difference if math.isfinite(difference) else None

@@ -1,8 +1,9 @@
-"""Google's .npz files: the official JAX code's ViTs and hybrids, read and written.
+"""Google's .npz files: ViTs and hybrids of the official JAX code, read and written.
 
-Released files number the parts of a block in one sequence (LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2,
-MlpBlock_3); files written by the present official code number each kind by itself. Both are read; the released form is
-written. Kernels are HWIO and (in, heads, head width). The official code computes the tanh GELU.
+The files that Google released number the parts of a block in one sequence (LayerNorm_0, MultiHeadDotProductAttention_1,
+LayerNorm_2, MlpBlock_3); files written by the official code of today number each kind of part by itself. Both are
+read; the released form is written. Kernels have the shape (rows, columns, in, out) in convolutions and (in, heads,
+head width) in attention. The official code computes the tanh form of GELU.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,21 +11,27 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from vitrail.checkpoints.declared_config import NOTHING, Declared
 from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.name_maps import Reading, Rule, read_by_rules, require, same, through
 from vitrail.checkpoints.preprocessing import SQUASHED
-from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of
-from vitrail.checkpoints.told import NOTHING, Told
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 
 RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+"""The names of a block's parts in released files."""
 PRESENT = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+"""The names of a block's parts in files written by the official code of today."""
 BLOCK = "Transformer/encoderblock_"
+"""The beginning of the names in a block; its number follows."""
 PREFIXES = ("opt/target/", "params/")
+"""Prefixes that all names of a training checkpoint may have."""
 
 
 class Google(WeightsFormat):
+    """The format "google"."""
+
     endings = (".npz",)
     preprocessing = SQUASHED
     activation = "gelu_tanh"
@@ -33,7 +40,7 @@ class Google(WeightsFormat):
     def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
         return recognises(tensors)
 
-    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+    def read(self, tensors: Mapping[str, Tensor], told: Declared, beside: Beside = "nothing") -> Reading:
         return from_google(tensors, told)
 
     def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
@@ -41,17 +48,19 @@ class Google(WeightsFormat):
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    """Tells whether the tensors have the official code's names, by its patch projection."""
     return any(name.removeprefix(prefix) == "embedding/kernel" for name in tensors for prefix in ("", *PREFIXES))
 
 
-def from_google(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
+def from_google(tensors: Mapping[str, Tensor], told: Declared = NOTHING) -> Reading:
+    """Translates the arrays of an .npz file. Raises UserError if they make no whole model."""
     full_names = {name: name for name in tensors}
     for prefix in PREFIXES:
         full_names = {short.removeprefix(prefix): name for short, name in full_names.items()}
     tensors = {short: tensors[name] for short, name in full_names.items()}
     config = _config(tensors, told)
     form = RELEASED if f"{BLOCK}0/{RELEASED[1]}/query/kernel" in tensors else PRESENT
-    state, origin = read(rules(config, form), tensors, "the .npz file")
+    state, origin = read_by_rules(rules(config, form), tensors, "the .npz file")
     used = {name for names in origin.values() for name in names}
     return Reading(
         "google",
@@ -62,13 +71,8 @@ def from_google(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
     )
 
 
-def to_google(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
-    """Arrays in the released form; float32, as the official code reads them."""
-    return write(target_rules(state, config), state)
-
-
 def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
-    """The rules to write this model by, or a UserError that says what the format cannot express."""
+    """Returns the rules by which this model is written. Raises UserError if the format cannot express it."""
     require(
         config,
         "the Google format",
@@ -85,13 +89,19 @@ def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]
         activation=("gelu", "gelu_tanh"),
     )
     if config.class_token != (config.pooling == "class"):
-        raise UserError("the Google format has a class token exactly when it pools by it; this model does not")
+        raise UserError(
+            "the Google format cannot express this model: it has a class token if and only if it pools by it, "
+            f"this model {'has one and' if config.class_token else 'has none and'} pools by {config.pooling!r}"
+        )
     if config.class_token and not config.class_position and config.positions == "learned":
-        raise UserError("the Google format gives the class token a position; this model has none")
+        raise UserError(
+            "the Google format cannot express this model: its class token has a position, this model's has none"
+        )
     return list(rules(config, RELEASED))
 
 
 def rules(config: ModelConfig, form: tuple[str, ...] = RELEASED) -> Iterator[Rule]:
+    """Yields a rule for every tensor of the model. form: the names of a block's parts, `RELEASED` or `PRESENT`."""
     if config.stages is not None:
         yield from _stem_rules(config.stages)
     yield _kernel("patch_embed.proj.weight", "embedding/kernel")
@@ -110,6 +120,7 @@ def rules(config: ModelConfig, form: tuple[str, ...] = RELEASED) -> Iterator[Rul
 
 
 def _block_rules(config: ModelConfig, layer: int, form: tuple[str, ...]) -> Iterator[Rule]:
+    """Yields the rules of a Transformer block; query, key and value are separate in the file and one tensor here."""
     norm1, attention, norm2, mlp = (f"{BLOCK}{layer}/{part}" for part in form)
     ours, width, heads = f"blocks.{layer}", config.width, config.num_heads
     parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
@@ -139,6 +150,7 @@ def _block_rules(config: ModelConfig, layer: int, form: tuple[str, ...]) -> Iter
 
 
 def _stem_rules(stages: tuple[int, ...]) -> Iterator[Rule]:
+    """Yields the rules of a hybrid's convolutional stem. stages: the residual units of each stage."""
     backbone = "patch_embed.backbone."
     root = f"{backbone}stem." if stages else backbone
     yield _kernel(f"{root}conv.weight", "conv_root/kernel")
@@ -155,27 +167,30 @@ def _stem_rules(stages: tuple[int, ...]) -> Iterator[Rule]:
 
 
 def _kernel(native: str, foreign: str) -> Rule:
-    """Convolutions: (rows, columns, in, out) there, (out, in, rows, columns) here."""
+    """Returns the rule of a convolution's kernel: (rows, columns, in, out) there, (out, in, rows, columns) here."""
     return through(native, foreign, lambda k: k.permute(3, 2, 0, 1), lambda w: w.permute(2, 3, 1, 0))
 
 
 def _dense(native: str, foreign: str) -> Iterator[Rule]:
+    """Yields the rules of a linear layer, whose weight is transposed in the file."""
     yield through(f"{native}.weight", f"{foreign}/kernel", lambda kernel: kernel.t(), lambda weight: weight.t())
     yield same(f"{native}.bias", f"{foreign}/bias")
 
 
 def _norm(native: str, foreign: str) -> Iterator[Rule]:
+    """Yields the rules of a LayerNorm."""
     yield same(f"{native}.weight", f"{foreign}/scale")
     yield same(f"{native}.bias", f"{foreign}/bias")
 
 
 def _group_norm(native: str, foreign: str) -> Iterator[Rule]:
-    """The released hybrids keep these as (1, 1, 1, channels), the present code as (channels)."""
+    """Yields the rules of a GroupNorm: (1, 1, 1, channels) in released files, (channels) in those of today's code."""
     for ours, theirs in (("weight", "scale"), ("bias", "bias")):
         yield through(f"{native}.{ours}", f"{foreign}/{theirs}", lambda t: t.flatten(), lambda t: t.view(1, 1, 1, -1))
 
 
-def _config(tensors: Mapping[str, Tensor], told: Told) -> ModelConfig:
+def _config(tensors: Mapping[str, Tensor], told: Declared) -> ModelConfig:
+    """Finds the configuration from names and shapes. Raises UserError if there is no whole block."""
     kernel = tensors["embedding/kernel"]
     depth = count(tensors, rf"{BLOCK}(\d+)/")
     query = next((t for name, t in tensors.items() if name.endswith("/query/kernel")), None)
@@ -218,5 +233,6 @@ def _config(tensors: Mapping[str, Tensor], told: Told) -> ModelConfig:
 
 
 def _units(tensors: Mapping[str, Tensor], stage: int) -> int:
+    """Counts the residual units of a ResNet stage, numbered from 1."""
     start = f"block{stage}/unit"
     return len({name.removeprefix(start).split("/")[0] for name in tensors if name.startswith(start)})

@@ -1,7 +1,7 @@
-"""Models of the Hugging Face hub as local folders: `hf:owner/name`, and published weights by name.
+"""Downloading models of the Hugging Face hub: `hf:owner/name`, and published weights by name.
 
-Files are kept in the hub client's own cache. Each is compared with the digest the hub states for it: SHA-256 for large
-files, git's SHA-1 for small ones. Without a network, what the cache has is used.
+Files are kept in the cache of the hub's own client. Each is compared with the digest that the hub states for it:
+SHA-256 for large files, git's SHA-1 for small ones. Without a network, files that the cache has are used.
 """
 
 import functools
@@ -27,24 +27,31 @@ from vitrail.models.card import Card
 
 CONFIGURATION = "config.json"
 FILES = [CONFIGURATION, "preprocessor_config.json", SUMS, "*.safetensors", "*.safetensors.index.json"]
+"""Patterns of the files that are downloaded from a repository."""
 PICKLED = "pytorch_model.bin"
+"""The weights file that is downloaded if there are no safetensors."""
 MEGABYTE = 1_000_000
 SHA256_LETTERS = 64
+"""The length of a SHA-256 in hexadecimal digits, which distinguishes it from git's SHA-1."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model of the hub that is here now."""
+    """A model of the hub that has been downloaded."""
 
     folder: Path
+    """The folder in the cache that has its files."""
     provenance: dict[str, Any]
+    """The origin of the model, for its card: repository, commit, SHA-256 of its files, licence."""
     notes: list[str]
+    """Sentences for the user."""
     weights: Published | None = None
+    """The entry of the table of published weights, if the model was asked for by a name in it."""
 
     def describe(self, card: Card) -> None:
-        """Say on a model's card where it came from, and what is known of it besides."""
+        """Writes the origin, the notes and, if the card has none, the published preprocessing to a model's card."""
         card.provenance = {**card.provenance, "hub": self.provenance}
         card.notes = [*self.notes, *card.notes]
         if self.weights and card.preprocessing is None:
@@ -53,22 +60,36 @@ class Fetched:
 
 @dataclass(frozen=True)
 class _Wanted:
+    """A model to download."""
+
     asked: str
-    """As the user said it."""
+    """The name that the user gave, for messages."""
     repository: str
+    """owner/name on the hub."""
     revision: str | None = None
+    """The branch, tag or commit; None is the main branch."""
     file: str | None = None
-    """The weights file, where it is known beforehand."""
+    """The weights file, if it is known beforehand."""
 
 
 class _Unreachable(Exception):
-    """The hub did not answer, or not in time."""
+    """The hub did not answer, or not in time; the message says why."""
 
 
-def fetch(source: str | Path) -> Fetched | None:
-    """Fetch what `hf:owner/name[@revision]` or a published name needs; None where a MODEL argument is neither.
+def fetch_repository(source: str | Path) -> Fetched | None:
+    """Downloads a model by `hf:owner/name[@revision]` or by the name of published weights.
 
-    Code is never fetched, nor pickle where there are safetensors.
+    Code is never downloaded, and a pickled file only if the repository has no safetensors.
+
+    Args:
+        source: A MODEL argument.
+
+    Returns:
+        The downloaded model, or None if `source` is neither of the two.
+
+    Raises:
+        UserError: If there is no such model, if it is neither reachable nor in the cache, or if a file differs from its
+            digest.
     """
     if weights := asked_for(source):
         fetched = _fetch(_Wanted(str(source), weights.hub, file=weights.file))
@@ -84,10 +105,11 @@ def fetch(source: str | Path) -> Fetched | None:
 
 
 def _fetch(wanted: _Wanted) -> Fetched:
+    """Downloads a model at most once in this process, unless the cache was emptied since."""
     from huggingface_hub import constants
 
     fetched = _fetched_before(wanted, constants.ENDPOINT, constants.HF_HUB_CACHE)
-    if not fetched.folder.is_dir():  # the cache was emptied meanwhile
+    if not fetched.folder.is_dir():
         _fetched_before.cache_clear()
         fetched = _fetched_before(wanted, constants.ENDPOINT, constants.HF_HUB_CACHE)
     return fetched
@@ -95,7 +117,8 @@ def _fetch(wanted: _Wanted) -> Fetched:
 
 @functools.cache
 def _fetched_before(wanted: _Wanted, endpoint: str, cache: str) -> Fetched:
-    """Once a process: a command may open its model several times."""
+    """Downloads a model, or returns what the first call in this process returned: a command may open a model several
+    times."""
     try:
         commit, files, licence = _listed(wanted)
         folder, notes = _download(wanted, commit, files), []
@@ -115,7 +138,7 @@ def _fetched_before(wanted: _Wanted, endpoint: str, cache: str) -> Fetched:
 
 
 def _listed(wanted: _Wanted) -> tuple[str, list[Any], str | None]:
-    """(commit, the files to fetch, licence) as the hub states them."""
+    """Asks the hub for the commit, the files to download and the licence of a repository, in this order."""
     from huggingface_hub import HfApi, constants
 
     limit = constants.HF_HUB_ETAG_TIMEOUT
@@ -136,6 +159,7 @@ def _listed(wanted: _Wanted) -> tuple[str, list[Any], str | None]:
 
 
 def _download(wanted: _Wanted, commit: str, files: list[Any]) -> Path:
+    """Downloads the files that the cache lacks and returns the folder that has all of them."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     def missing(name: str) -> bool:
@@ -144,7 +168,8 @@ def _download(wanted: _Wanted, commit: str, files: list[Any]) -> Path:
     meter = _Meter(sum(each.size or 0 for each in files if missing(each.rfilename)))
 
     def download() -> list[str]:
-        # The first by the revision's name: so the cache knows its commit when there is no network.
+        # The first file is asked for by the name of the revision, not by its commit, so that the cache remembers which
+        # commit the name means and finds it when there is no network.
         revisions = [wanted.revision, *[commit] * len(files)]
         return [
             hf_hub_download(wanted.repository, each.rfilename, revision=revision, tqdm_class=meter.counter())
@@ -159,13 +184,13 @@ def _download(wanted: _Wanted, commit: str, files: list[Any]) -> Path:
 
 
 class _Meter:
-    """How many bytes of how many have come."""
+    """Counts the bytes that have been downloaded."""
 
     def __init__(self, total: int = 0):
         self.total, self.done = total, 0
 
     def counter(self) -> Any:
-        """What the hub's client takes for a progress bar."""
+        """Returns a subclass of tqdm for the hub's client, which adds to this meter and shows nothing."""
         from tqdm import tqdm
 
         meter = self
@@ -183,17 +208,21 @@ class _Meter:
 def _within_limits(
     work: Callable[[], Result], meter: _Meter, advance: Callable[[float], None] = lambda _: None
 ) -> Result:
-    """Run `work` in a thread, which is left behind when nothing, or less than a megabyte, comes for too long."""
+    """Runs `work` in a thread and returns its result. If less than a megabyte arrives for too long, raises _Unreachable
+    and abandons the thread, since the client's calls cannot be interrupted.
+
+    advance: called with the number of megabytes newly downloaded.
+    """
     from huggingface_hub import constants
 
-    constants.DOWNLOAD_CHUNK_SIZE = MEGABYTE  # the client tells of whole chunks only, and its own are ten times that
+    constants.DOWNLOAD_CHUNK_SIZE = MEGABYTE  # the client reports whole chunks only, by default of ten megabytes
     limit = 3 * max(constants.HF_HUB_DOWNLOAD_TIMEOUT, constants.HF_HUB_ETAG_TIMEOUT)  # it tries several times
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # for the one who waits
+        except BaseException as error:  # raised again below, in the thread that waits
             future.set_exception(error)
 
     threading.Thread(target=run, name="vitrail-hub", daemon=True).start()
@@ -209,12 +238,13 @@ def _within_limits(
 
 @contextmanager
 def _answers(wanted: _Wanted) -> Iterator[None]:
-    """The many kinds of errors of the hub's client, as one of two: it cannot be reached, or it says no."""
+    """Turns the many exceptions of the hub's client into two: _Unreachable if the hub cannot be reached, UserError if
+    it refuses."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # what it would warn of is said here
+    logger.setLevel(logging.ERROR)  # the client's warnings repeat what our own messages say
     try:
         yield
     except (UserError, _Unreachable):
@@ -228,7 +258,7 @@ def _answers(wanted: _Wanted) -> Iterator[None]:
             raise _Unreachable(_reason(error)) from error
         if isinstance(error, HfHubHTTPError) and error.response.status_code >= 500:
             raise _Unreachable(f"it answers {error.response.status_code}") from error
-        raise UserError(f"{wanted.asked}: cannot be had from the hub: {_reason(error)}") from error
+        raise UserError(f"{wanted.asked}: the hub does not give it: {_reason(error)}") from error
     finally:
         logger.setLevel(level)
 
@@ -238,7 +268,8 @@ def _reason(error: Exception) -> str:
 
 
 def _cached(wanted: _Wanted, why: Exception, endpoint: str, cache: Path) -> Path:
-    """The folder of an earlier download, or the sentence that says what is wanted and where to put it."""
+    """Returns the folder of an earlier download. Raises UserError if there is none; its message says which files to
+    fetch by other means and where to put them."""
     from huggingface_hub import try_to_load_from_cache
 
     names = [wanted.file] if wanted.file else ["model.safetensors", "model.safetensors.index.json", PICKLED]
@@ -255,22 +286,29 @@ def _cached(wanted: _Wanted, why: Exception, endpoint: str, cache: Path) -> Path
 
 
 def _name_in_cache(path: Path) -> str | None:
-    """The digest that the hub stated when the file was fetched: the cache links to files that are named by it."""
+    """Returns the digest that the hub stated when a file was downloaded, or None if it is not known.
+
+    In the client's cache a file is a symbolic link to one that has its digest as its name.
+    """
     return path.readlink().name if path.is_symlink() else None
 
 
 def _compare(wanted: _Wanted, path: Path, stated: str | None) -> str:
-    """The SHA-256 of a file, which is what the hub says it is."""
+    """Returns the SHA-256 of a file, after comparing the file with the digest that the hub states (None: unknown).
+
+    Raises UserError if they differ.
+    """
     found = digest(path)
     if stated and stated != (found if len(stated) == SHA256_LETTERS else _git_digest(path)):
         raise UserError(
             f"{wanted.asked}: {path.name} of {wanted.repository} is not what the hub states: its digest should be "
-            f"{stated}, the file's SHA-256 is {found}.\nIt was damaged or exchanged on the way and is not used: "
+            f"{stated}, the file's SHA-256 is {found}.\nIt was damaged or replaced and is not used: "
             f"delete {path.resolve()} to fetch it again"
         )
     return found
 
 
 def _git_digest(path: Path) -> str:
+    """Computes the SHA-1 that git gives a file."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

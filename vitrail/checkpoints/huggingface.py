@@ -1,7 +1,8 @@
 """Hugging Face folders: ViTForImageClassification, ViTModel and ViTMAE, read and written.
 
-transformers writes the names of its first release to disk whatever its modules are called in memory; both are read,
-the names on disk are written. The decoder of a ViTMAE keeps Facebook's names on our side (`decoder_blocks.0...`).
+transformers writes tensors to disk under the names of its first release, whatever its modules are called in memory.
+Both sets of names are read; those on disk are written. In this program, the decoder of a ViTMAE has the names of
+Facebook's code (`decoder_blocks.0...`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,16 +10,18 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.checkpoints.declared_config import NOTHING, Declared, note_of
 from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.name_maps import Reading, Rule, read_by_rules, require, same, stacked
 from vitrail.checkpoints.preprocessing import SQUASHED
-from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, stacked, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
-from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import ModelConfig, Preprocessing, pair
 from vitrail.errors import UserError
 from vitrail.models.card import Card
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
+"""The name of the patch projection, by which the format is recognised; models with a head have `vit.` before it."""
+# The names of a layer's parts, on disk and in memory.
 DISK = {
     "layers": "encoder.layer",
     "q": "attention.attention.query",
@@ -39,6 +42,7 @@ MEMORY = {
     "fc2": "mlp.fc2",
     "decoder": "decoder.decoder_layers",
 }
+# transformers' hidden_act -> ModelConfig.activation.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -46,9 +50,12 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
 }
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+"""Pillow's numbers of resampling filters, as preprocessor_config.json has them, and their names."""
 
 
 class HuggingFace(WeightsFormat):
+    """The format "huggingface"."""
+
     endings = ("",)
     preprocessing = SQUASHED
     fills_in = True
@@ -57,7 +64,7 @@ class HuggingFace(WeightsFormat):
     def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
         return recognises(tensors)
 
-    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+    def read(self, tensors: Mapping[str, Tensor], told: Declared, beside: Beside = "nothing") -> Reading:
         return from_huggingface(tensors, told)
 
     def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
@@ -73,11 +80,15 @@ class HuggingFace(WeightsFormat):
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    """Tells whether the tensors have the names of transformers' ViT, by its patch projection."""
     return PATCHES in tensors or f"vit.{PATCHES}" in tensors
 
 
-def facts_of(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What config.json says, as fields of ModelConfig; what it leaves out is as transformers' ViTConfig has it."""
+def huggingface_fields(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Translates a folder's config.json to fields of ModelConfig; what it leaves out has the default of ViTConfig.
+
+    Raises UserError if its activation or its pooler is one that this program does not compute.
+    """
     activation, pooler = info.get("hidden_act", "gelu"), info.get("pooler_act", "tanh")
     if activation not in ACTIVATIONS:
         raise UserError(f"config.json: hidden_act {activation!r} is not one of {', '.join(ACTIVATIONS)}")
@@ -100,28 +111,28 @@ def facts_of(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, A
     }
 
 
-def from_huggingface(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
-    """`told` is what is known beside the tensors: a folder's config.json, or the user's word."""
+def from_huggingface(tensors: Mapping[str, Tensor], told: Declared = NOTHING) -> Reading:
+    """Translates the tensors of a Hugging Face folder.
+
+    told: what is known besides the tensors: from the folder's config.json or from the user. Raises UserError if the
+    tensors make no whole ViT.
+    """
     notes: list[str] = []
     prefix = "vit." if f"vit.{PATCHES}" in tensors else ""
     names = _names_used(tensors)
     config = _config(tensors, prefix, names, told, notes)
     decoder_depth = count(tensors, names["decoder"].replace(".", r"\.") + r"\.(\d+)\.")
-    # A decoder under other names than transformers' (an older release) is left out, and said so below.
+    # A decoder under names of another release of transformers is left out, and listed as dropped below.
     has_decoder = decoder_depth and "decoder.decoder_pred.weight" in tensors
     wanted = list(rules(config, prefix, names, decoder_depth if has_decoder else 0))
-    state, origin = read(wanted, tensors, "the Hugging Face folder")
+    state, origin = read_by_rules(wanted, tensors, "the Hugging Face folder")
     used = {name for parts in origin.values() for name in parts}
     dropped = {name: "not a part of the model" for name in tensors if name not in used}
     return Reading("huggingface", config, state, origin, dropped, notes)
 
 
-def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
-    return write(target_rules(state, config), state)
-
-
 def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
-    """The rules to write this model by, or a UserError that says what transformers' ViT cannot express."""
+    """Returns the rules by which this model is written. Raises UserError if transformers' ViT cannot express it."""
     require(
         config,
         "Hugging Face's ViT",
@@ -148,6 +159,14 @@ def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]
 
 
 def rules(config: ModelConfig, prefix: str, names: dict[str, str] = DISK, decoder_depth: int = 0) -> Iterator[Rule]:
+    """Yields a rule for every tensor of the model.
+
+    Args:
+        config: The model.
+        prefix: The prefix of all foreign names of the encoder: "vit." in a model with a head, else "".
+        names: The names of a layer's parts, `DISK` or `MEMORY`.
+        decoder_depth: The number of layers of a masked autoencoder's decoder; 0 for none.
+    """
     yield from _both("patch_embed.proj", f"{prefix}embeddings.patch_embeddings.projection")
     yield same("cls_token", f"{prefix}embeddings.cls_token")
     yield same("pos_embed", f"{prefix}embeddings.position_embeddings")
@@ -188,12 +207,17 @@ def _both(native: str, foreign: str) -> Iterator[Rule]:
 
 
 def _names_used(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Returns the set of names that the tensors have, `DISK` or `MEMORY`."""
     return DISK if any(".attention.attention.query." in name for name in tensors) else MEMORY
 
 
 def _config(
-    tensors: Mapping[str, Tensor], prefix: str, names: dict[str, str], told: Told, notes: list[str]
+    tensors: Mapping[str, Tensor], prefix: str, names: dict[str, str], told: Declared, notes: list[str]
 ) -> ModelConfig:
+    """Finds the configuration from what is known, names and shapes; adds a note on what had to be assumed.
+
+    Raises UserError if there is no whole layer or no class token.
+    """
     projection = tensors[f"{prefix}{PATCHES}"]
     layers = f"{prefix}{names['layers']}"
     depth = count(tensors, layers.replace(".", r"\.") + r"\.(\d+)\.")
@@ -201,9 +225,7 @@ def _config(
     if not depth or hidden is None or projection.ndim != 4:
         raise UserError("there is Hugging Face's patch projection but no whole encoder layer of its ViT")
     if f"{prefix}embeddings.cls_token" not in tensors:
-        raise UserError(
-            "this is I-JEPA or its kin: under Hugging Face's names, without the class token that its ViT has"
-        )
+        raise UserError("this is I-JEPA or a similar model: it has Hugging Face's names for a ViT, but no class token")
     width, channels, patch_size = projection.shape[:3]
     size, class_position = grid_of(tensors.get(f"{prefix}embeddings.position_embeddings"), 1, patch_size, told)
     heads, assumed = heads_of(width, depth, told)
@@ -235,11 +257,11 @@ def _config(
 
 
 def config_json(config: ModelConfig, card: Card, state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """config.json as transformers reads it."""
+    """Builds the config.json that transformers reads. state: the tensors, which show whether there is a decoder."""
     rows, columns = config.rows_columns
     names = card.label_names
     described = [card.label_descriptions.get(name, name) for name in names]
-    # transformers keys labels by text: where two descriptions are equal the names tell them apart.
+    # transformers maps labels to numbers, so labels must differ: use the names if two descriptions are equal.
     labels = described if len(set(described)) == len(described) else list(names)
     document: dict[str, Any] = {
         "architectures": ["ViTForImageClassification" if config.num_classes else "ViTModel"],
@@ -269,7 +291,10 @@ def config_json(config: ModelConfig, card: Card, state: Mapping[str, Tensor]) ->
 
 
 def _decoder_json(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A masked autoencoder's decoder; its heads leave no trace in the tensors, the published ones have 16."""
+    """Builds the fields of config.json for a masked autoencoder with its decoder.
+
+    The tensors do not show the decoder's number of heads; published ones have 16.
+    """
     width = state["decoder_embed.weight"].shape[0]
     return {
         "architectures": ["ViTMAEForPreTraining"],
@@ -282,7 +307,8 @@ def _decoder_json(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def labels_from(info: dict[str, Any]) -> tuple[str, ...]:
-    """Class names in order from id2label; transformers' placeholders (LABEL_0 ...) are none."""
+    """Reads the class names, in order, from the `id2label` of a config.json; () if it has only the placeholders of
+    transformers (LABEL_0, LABEL_1 ...). Raises UserError if it is malformed."""
     table = info.get("id2label") or {}
     if not isinstance(table, dict):
         raise UserError("config.json: id2label must map numbers to names")
@@ -292,12 +318,13 @@ def labels_from(info: dict[str, Any]) -> tuple[str, ...]:
         raise UserError("config.json: id2label must map numbers to names") from error
     if all(label == f"LABEL_{index}" for index, label in enumerate(ordered)):
         return ()
-    # ImageNet has two cranes: names must tell classes apart, so the second one gets its number.
+    # Names must differ, but ImageNet has two classes "crane": a repeated name gets its index appended.
     return tuple(label if label not in ordered[:index] else f"{label} ({index})" for index, label in enumerate(ordered))
 
 
 def preprocessing_from(info: dict[str, Any]) -> Preprocessing:
-    """From preprocessor_config.json: a plain resize, or a resize of the shorter side and a centre crop."""
+    """Translates a preprocessor_config.json, which states either a resize to the given size, or a resize of the shorter
+    side and then a centre crop."""
     size = info.get("size", 224)
     common: dict[str, Any] = {
         "mean": tuple(info.get("image_mean", (0.5, 0.5, 0.5))),
@@ -312,6 +339,7 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing:
 
 
 def preprocessor_json(preprocessing: Preprocessing) -> dict[str, Any]:
+    """Builds the preprocessor_config.json that transformers reads."""
     rows, columns = preprocessing.rows_columns
     resample = {name: number for number, name in RESAMPLE.items()}[preprocessing.resample]
     document: dict[str, Any] = {
@@ -339,6 +367,7 @@ def preprocessor_json(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _edges(size: Any) -> tuple[int, int]:
+    """Reads (rows, columns) from any of the forms in which transformers states a size."""
     if isinstance(size, dict):
         if "height" in size and "width" in size:
             return int(size["height"]), int(size["width"])

@@ -1,41 +1,40 @@
-"""Class names from a file (JSON as timm has it, a JSON list or object, or one name a line), and those of ImageNet.
+"""Class names: read from a file (JSON as in timm, a JSON list or object, or one name on each line), or ImageNet's.
 
-imagenet-classes.txt has the 1000 classes of ImageNet's challenge in order: the WordNet id of each, and WordNet's first
-words for it. WordNet 3.0 Copyright 2006 by Princeton University; its licence stands in WORDNET-LICENSE.
+imagenet-classes.txt has the 1000 classes of the ImageNet challenge in order, one on each line: its WordNet id and
+WordNet's first words for it. WordNet 3.0 Copyright 2006 by Princeton University; its licence is in WORDNET-LICENSE.
 """
 
-import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
+from vitrail.io.documents import parse_json, read_text
 from vitrail.models.card import Card
 
 IMAGENET_CLASSES = 1000
+"""A model with as many classes and no names for them is taken to have ImageNet's classes."""
 IMAGENET_NOTE = (
-    "the weights have 1000 outputs and no class names; taken to be ImageNet's classes (--labels FILE says otherwise)"
+    "the weights have 1000 outputs and no class names; ImageNet's classes are assumed (--labels FILE gives others)"
 )
 
 
 def attach_labels(card: Card, path: Path, config: ModelConfig) -> None:
-    """Read names (and descriptions, where the file has them) and put them on the card."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: the labels cannot be read: {error}") from error
-    names, descriptions = _parse(path, text)
+    """Reads class names, and descriptions if the file has them, and puts them on a model's card.
+
+    Raises UserError if the file cannot be read, repeats a name, or has another number of names than the model classes.
+    """
+    names, descriptions = _parse(path, read_text(path))
     if len(names) != config.num_classes:
         raise UserError(f"{path}: has {len(names)} labels, the model {config.num_classes} classes")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: the label {twice!r} stands there twice; names must tell classes apart")
+        raise UserError(f"{path}: has the label {twice!r} twice; every class needs a name of its own")
     card.label_names, card.label_descriptions = tuple(names), descriptions
 
 
 def attach_imagenet(card: Card, config: ModelConfig) -> None:
-    """Name the classes of weights that have as many as ImageNet and no names, and say so."""
+    """Gives a model of 1000 unnamed classes the class names of ImageNet, and notes this assumption on its card."""
     if config.num_classes != IMAGENET_CLASSES or card.label_names:
         return
     text = resources.files("vitrail.checkpoints").joinpath("imagenet-classes.txt").read_text("utf-8")
@@ -45,12 +44,10 @@ def attach_imagenet(card: Card, config: ModelConfig) -> None:
 
 
 def _parse(path: Path, text: str) -> tuple[list[str], dict[str, str]]:
+    """Parses the text of a labels file to the names in order and the descriptions by name."""
     if path.suffix.lower() != ".json":
         return [line.strip() for line in text.splitlines() if line.strip()], {}
-    try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
+    document = parse_json(text, path)
     if isinstance(document, dict) and "label_names" in document:
         names, descriptions = document["label_names"], document.get("label_descriptions") or {}
     elif isinstance(document, dict):  # {"0": "tench", ...}, or {"n01440764": "tench", ...}

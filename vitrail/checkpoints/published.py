@@ -1,7 +1,7 @@
-"""Well-known public weights by name: `Ti/16`, `Ti/16@deit`, `deit_tiny_patch16_224.fb_in1k`. No torch here.
+"""Well-known public weights by name: `Ti/16`, `Ti/16@deit`, `deit_tiny_patch16_224.fb_in1k`. Does not import torch.
 
-published.json has a row for each, taken from timm's registry by tests/checkpoints/timm_registry.py; the first of a name
-is what the name alone means.
+published.json has a row for each, taken from timm's registry by tests/checkpoints/timm_registry.py. Where several have
+the name of one model size, such as `Ti/16`, that name alone means the first.
 """
 
 import difflib
@@ -19,22 +19,25 @@ from vitrail.models.sizes import config_for
 
 @dataclass(frozen=True)
 class Published:
-    """Weights that anyone can fetch, and what is known of them before they are."""
+    """Weights that anyone can download, and what is known about them before they are."""
 
     name: str
-    """The paper's name of the model."""
+    """The paper's name of the model size: "Ti/16"."""
     variant: str
-    """Which of the weights for that model: how they were trained, on what if not ImageNet-1k last, at which size."""
+    """A name that tells weights of one size apart, made of the training method, the data if it was last trained on
+    other than ImageNet-1k, and the image size: "deit"."""
     id: str
-    """What timm calls them."""
+    """timm's name of the weights."""
     hub: str
     """owner/name on the Hugging Face hub."""
     file: str
+    """The weights file in that repository."""
     trained_on: str
     licence: str
     image_size: int
+    """The side of the square input, in pixels."""
     num_classes: int
-    """0: features only."""
+    """The number of classes; 0 for weights without a head, which give features only."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     resample: str
@@ -43,10 +46,12 @@ class Published:
 
     @property
     def full_name(self) -> str:
+        """Returns the name of the size with the variant: "Ti/16@deit"."""
         return f"{self.name}@{self.variant}"
 
     @property
     def preprocessing(self) -> Preprocessing:
+        """Returns the preprocessing for evaluation that the weights were published with."""
         return Preprocessing(
             image_size=self.image_size,
             mean=self.mean,
@@ -57,7 +62,10 @@ class Published:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`name` is what to type; `full_name` means the same, and nothing else in time to come."""
+        """Returns the row that `vitrail models --weights --json` prints.
+
+        `name` is the shortest name that means these weights. `full_name` is the one that will never mean others.
+        """
         shortest = self.name if by_name(self.name) is self else self.full_name
         return {**vars(self), "name": shortest, "full_name": self.full_name}
 
@@ -69,18 +77,22 @@ class Published:
 
 
 @functools.cache
-def table() -> tuple[Published, ...]:
+def published_models() -> tuple[Published, ...]:
+    """Returns all published weights that are known, in the order of published.json."""
     text = resources.files("vitrail.checkpoints").joinpath("published.json").read_text("utf-8")
     rows = ({**row, "mean": tuple(row["mean"]), "std": tuple(row["std"])} for row in json.loads(text))
     return tuple(Published(**row) for row in rows)
 
 
 def by_name(text: str) -> Published | None:
-    """The weights a name means: of a model, of a model and a variant, timm's own; None where it is no name."""
+    """Finds published weights by the name of a model size, by size and variant, by timm's name or by the hub's.
+
+    Returns None if the text names no weights or model size. Raises UserError if the size is known and the variant not.
+    """
     if found := _index().get(_key(text)):
         return found
     base, _, variant = text.partition("@")
-    known = [each for each in table() if _key(each.name) == _key(base)]
+    known = [each for each in published_models() if _key(each.name) == _key(base)]
     if not known:
         return None
     variants = [each.variant for each in known]
@@ -90,19 +102,20 @@ def by_name(text: str) -> Published | None:
 
 
 def asked_for(source: str | Path) -> Published | None:
-    """The published weights that a MODEL argument means; a file or folder of that name comes first."""
+    """Returns the published weights that a MODEL argument means, or None; a file or folder of that name has
+    precedence."""
     if not isinstance(source, str) or Path(source).exists():
         return None
     return by_name(source)
 
 
 def is_name(text: str) -> bool:
-    """Whether published weights are called that, whatever files there are."""
+    """Tells whether published weights have this name, whatever files have it too."""
     return _key(text) in _index()
 
 
 def unknown(source: str) -> str:
-    """Why a MODEL argument that is no path is no published name either, and what would be."""
+    """Explains why a MODEL argument that is not a path is not the name of published weights either, with a remedy."""
     try:
         name = config_for(source).name
     except UserError:
@@ -117,12 +130,14 @@ def unknown(source: str) -> str:
 
 @functools.cache
 def _index() -> dict[str, Published]:
+    """Returns the published weights by each of their names; a name that several have means the first."""
     found: dict[str, Published] = {}
-    for each in table():
+    for each in published_models():
         for name in (each.name, each.full_name, each.id, each.hub):
             found.setdefault(_key(name), each)
     return found
 
 
 def _key(name: str) -> str:
+    """Brings a name into the form in which names are compared."""
     return name.strip().lower().removeprefix("vit-")

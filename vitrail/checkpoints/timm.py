@@ -1,7 +1,7 @@
-"""timm's names, which are also ours, DeiT's, MAE's, DINO's and DINOv2's; and timm's description of a model.
+"""timm's files and folders, read and written. DeiT, MAE, DINO, DINOv2 and this program use timm's tensor names too.
 
-What differs is small: wrappers and prefixes of training checkpoints, DINOv2's registers and SwiGLU names, a BiT head
-kept as a 1 x 1 convolution. `describe` says how `timm.create_model` builds the same model, where it can.
+So little needs translating: the prefixes of training checkpoints, DINOv2's names of registers and SwiGLU, a BiT head
+stored as a 1 x 1 convolution. `describe` finds the arguments by which `timm.create_model` builds the same model.
 """
 
 import re
@@ -11,21 +11,26 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.checkpoints.declared_config import NOTHING, Declared, note_of
 from vitrail.checkpoints.files import TORCH_SUFFIXES
 from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.name_maps import Reading, Rule, Tensors, read_by_rules, same, through, write_by_rules
 from vitrail.checkpoints.preprocessing import NAMED
-from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, same, through, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
-from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import Interpolation, ModelConfig, Preprocessing
 from vitrail.errors import UserError
 from vitrail.models.build import build
 from vitrail.models.card import Card
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "backbone.", "encoder.", "timm_model.")
+"""Prefixes that wrappers in training code give to all names."""
 PATCHES = "patch_embed.proj.weight"
+"""The name of a ViT's patch projection, by which the format is recognised."""
 DECODER = ("decoder_", "mask_token")
+"""The beginnings of names in a masked autoencoder's decoder."""
+# (width, depth) -> the size in timm's names of plain ViTs.
 SIZES = {(192, 12): "tiny", (384, 12): "small", (768, 12): "base", (1024, 24): "large", (1280, 32): "huge"}
+# (residual units of each stage, width factor) -> timm's BiT ResNet.
 RESNETS: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
     ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
@@ -34,6 +39,7 @@ RESNETS: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
     ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
 }
+# Residual units of each stage of the stem -> a timm hybrid with that stem.
 HYBRIDS: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -43,6 +49,8 @@ HYBRIDS: dict[tuple[int, ...], str] = {
 
 
 class Timm(WeightsFormat):
+    """The format "timm"."""
+
     endings = ("", ".safetensors", *TORCH_SUFFIXES)
     preprocessing = MappingProxyType(NAMED["imagenet"])
     patches = PATCHES
@@ -50,8 +58,9 @@ class Timm(WeightsFormat):
     def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
         return recognises(tensors)
 
-    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
-        # Files of ours may hold what no tensor shows (relative positions, axial blocks): the header is the model.
+    def read(self, tensors: Mapping[str, Tensor], told: Declared, beside: Beside = "nothing") -> Reading:
+        # A file of this program may hold a model whose kind no tensor shows (relative positions, axial blocks): then
+        # the header's configuration is taken as it is.
         if beside == "header" and told.config:
             return reading_for(told.config, tensors, "timm")
         return from_timm(tensors, told, folder=beside == "folder")
@@ -62,7 +71,7 @@ class Timm(WeightsFormat):
     def documents(
         self, config: ModelConfig, card: Card, preprocessing: Preprocessing, state: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        describe(config)  # a folder timm cannot build would be of no use
+        describe_model(config)  # raises if timm cannot build the model: such a folder would be of no use
         document = {
             **model_config_json(config),
             "num_classes": config.num_classes,
@@ -76,11 +85,21 @@ class Timm(WeightsFormat):
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    """Tells whether the tensors have timm's names, by the patch projection of a ViT or the stem of a ResNet."""
     return any(name.endswith((PATCHES, "stem.conv.weight")) for name in tensors)
 
 
-def from_timm(tensors: Mapping[str, Tensor], told: Told = NOTHING, folder: bool = False) -> Reading:
-    """`told` is what is known beside the tensors; `folder`: they came with timm's config.json."""
+def from_timm(tensors: Mapping[str, Tensor], told: Declared = NOTHING, folder: bool = False) -> Reading:
+    """Translates tensors under timm's names.
+
+    Args:
+        tensors: The tensors by their names in the file.
+        told: What is known besides them.
+        folder: Whether they came with a timm folder's config.json.
+
+    Raises:
+        UserError: If they make no whole model, or may belong to a family that this program does not run.
+    """
     notes: list[str] = []
     full_names = _stripped(tensors)
     tensors = {short: tensors[name] for short, name in full_names.items()}
@@ -90,7 +109,7 @@ def from_timm(tensors: Mapping[str, Tensor], told: Told = NOTHING, folder: bool 
     else:
         config = _config(tensors, told, folder, notes)
     decoder = [name for name in tensors if name.startswith(DECODER)]
-    state, origin = read([*rules(config), *(same(name, name) for name in decoder)], tensors, "the file")
+    state, origin = read_by_rules([*rules(config), *(same(name, name) for name in decoder)], tensors, "the file")
     used = {name for names in origin.values() for name in names}
     dropped = {full_names[name]: _why(name) for name in tensors if name not in used}
     origin = {native: tuple(full_names[name] for name in names) for native, names in origin.items()}
@@ -98,24 +117,29 @@ def from_timm(tensors: Mapping[str, Tensor], told: Told = NOTHING, folder: bool 
 
 
 def reading_for(config: ModelConfig, tensors: Mapping[str, Tensor], kind: str) -> Reading:
-    """Tensors under timm's names whose configuration is known: a bundle's, or a file's that says it in its header."""
-    state, origin = read(target_rules(tensors, config), tensors, "the weights file")
+    """Translates tensors under timm's names by a known configuration, from a bundle or from the header of a file.
+
+    kind: the name of the format for the result. Raises UserError if a tensor is missing.
+    """
+    state, origin = read_by_rules(target_rules(tensors, config), tensors, "the weights file")
     used = {name for names in origin.values() for name in names}
     dropped = {name: "not a part of the model" for name in tensors if name not in used}
     return Reading(kind, config, state, origin, dropped)
 
 
 def to_timm(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
-    """A bare state dict under timm's names; whether timm can build the model is for `describe` to say."""
-    return write(target_rules(state, config), state)
+    """Translates a model's tensors to timm's names. Whether timm can build the model is checked by `describe` alone."""
+    return write_by_rules(target_rules(state, config), state)
 
 
 def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
+    """Returns the rules by which this model is written, with those of a decoder among its tensors."""
     decoder = [name for name in state if name.startswith(DECODER)]
     return [*rules(config), *(same(name, name) for name in decoder)]
 
 
 def rules(config: ModelConfig) -> Iterator[Rule]:
+    """Yields a rule for every tensor of the model."""
     for name in build(config, "meta").state_dict():
         if config.family == "resnet" and name == "head.weight":
             yield through(name, "head.fc.weight", lambda t: t.flatten(1), lambda t: t[:, :, None, None])
@@ -125,8 +149,11 @@ def rules(config: ModelConfig) -> Iterator[Rule]:
             yield same(name, name)
 
 
-def describe(config: ModelConfig) -> tuple[str, dict[str, Any]]:
-    """(architecture, model_args) for `timm.create_model`; a UserError says what timm cannot express."""
+def describe_model(config: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """Finds the architecture and the arguments by which `timm.create_model` builds this model.
+
+    Raises UserError, which names the field, if timm cannot express the model.
+    """
     if config.family == "resnet":
         return _describe_resnet(config)
     limits: dict[str, tuple[Any, ...]] = {
@@ -180,15 +207,16 @@ def describe(config: ModelConfig) -> tuple[str, dict[str, Any]]:
 
 
 def model_config_json(config: ModelConfig) -> dict[str, Any]:
-    """The part of config.json that timm reads to build the model; empty where it cannot."""
+    """Returns the part of config.json by which timm builds the model; {} if timm cannot express it."""
     try:
-        architecture, arguments = describe(config)
+        architecture, arguments = describe_model(config)
     except UserError:
         return {}
     return {"architecture": architecture, "model_args": arguments}
 
 
 def pretrained_config(config: ModelConfig, preprocessing: Preprocessing) -> dict[str, Any]:
+    """Returns `pretrained_cfg`, the part of config.json with the preprocessing and the names of the outer layers."""
     resnet, stem = config.family == "resnet", config.stages is not None
     first = "patch_embed.proj" if not stem else "patch_embed.backbone.stem.conv"
     if stem and not config.stages:
@@ -208,7 +236,7 @@ def pretrained_config(config: ModelConfig, preprocessing: Preprocessing) -> dict
 
 
 def preprocessing_from(info: dict[str, Any]) -> Preprocessing | None:
-    """From the pretrained_cfg of a timm folder."""
+    """Reads the preprocessing from `pretrained_cfg` in a timm folder's config.json; None if it states none."""
     facts = info.get("pretrained_cfg")
     if not isinstance(facts, dict) or "mean" not in facts:
         return None
@@ -225,7 +253,8 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing | None:
 
 
 def _plain_name(config: ModelConfig) -> str:
-    """The nearest name timm has; its arguments say the rest, so any would do."""
+    """Returns timm's architecture that is nearest in size. The arguments override its sizes, so any plain one would
+    do."""
     size = SIZES.get((config.width, config.depth), "base")
     patch = {"huge": 14, "tiny": 16}.get(size, config.patch_size if config.patch_size in (16, 32) else 16)
     return f"vit_{size}_patch{patch}_224"
@@ -242,7 +271,7 @@ def _describe_resnet(config: ModelConfig) -> tuple[str, dict[str, Any]]:
 
 
 def _stripped(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Short name -> full name, the prefixes of training wrappers taken off."""
+    """Returns each name without the prefixes of training code, and the full name that belongs to it."""
     names = {name: name for name in tensors}
     again = True
     while again:
@@ -255,8 +284,19 @@ def _stripped(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _fold_dinov2(tensors: Tensors, full_names: dict[str, str], notes: list[str]) -> tuple[Tensors, dict[str, str]]:
-    """DINOv2's own files: registers and SwiGLU under other names, blocks in chunks, and registers that have no
-    position while the class token has one. Ours have one for all or none, so it is added to the class token."""
+    """Translates the names of DINOv2's own files to timm's: registers, SwiGLU, and blocks grouped in chunks.
+
+    In DINOv2 the class token has a position embedding and the registers have none. A ModelConfig has positions for all
+    of these or for none, so the class token's position is added to the class token itself, which gives the same sum.
+
+    Args:
+        tensors: The tensors by short name.
+        full_names: The name in the file, by short name.
+        notes: A note is added if a position was folded.
+
+    Returns:
+        `tensors` and `full_names` with the new names.
+    """
     renamed = {}
     for name, tensor in tensors.items():
         new = re.sub(r"^blocks\.\d+\.(\d+)\.(?=norm|attn|ls|mlp)", r"blocks.\1.", name)
@@ -273,12 +313,14 @@ def _fold_dinov2(tensors: Tensors, full_names: dict[str, str], notes: list[str])
 
 
 def _why(name: str) -> str:
+    """Returns the reason why a tensor is not used."""
     if name.startswith("head."):
         return "a projection head used in pre-training only"
     return "not a part of the model"
 
 
-def _resnet_config(tensors: Mapping[str, Tensor], told: Told) -> ModelConfig:
+def _resnet_config(tensors: Mapping[str, Tensor], told: Declared) -> ModelConfig:
+    """Finds the configuration of a BiT ResNet from names and shapes. Raises UserError if it has no stages."""
     root = tensors["stem.conv.weight"]
     stages = tuple(
         count(tensors, rf"stages\.{stage}\.blocks\.(\d+)\.") for stage in range(count(tensors, r"stages\.(\d+)\."))
@@ -306,7 +348,13 @@ def _resnet_config(tensors: Mapping[str, Tensor], told: Told) -> ModelConfig:
     )
 
 
-def _config(tensors: Mapping[str, Tensor], told: Told, folder: bool, notes: list[str]) -> ModelConfig:
+def _config(tensors: Mapping[str, Tensor], told: Declared, folder: bool, notes: list[str]) -> ModelConfig:
+    """Finds the configuration of a ViT or hybrid from what is known, names and shapes; adds a note on what had to be
+    assumed.
+
+    folder: whether the tensors came with timm's config.json. Raises UserError if there is no whole block, or if the
+    tensors may be those of a model that this program does not run.
+    """
     projection, depth = tensors[PATCHES], count(tensors, r"blocks\.(\d+)\.")
     first, second = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
     if not depth or first is None or second is None or projection.ndim != 4 or first.ndim != 2 or second.ndim != 2:
@@ -372,24 +420,35 @@ def _config(tensors: Mapping[str, Tensor], told: Told, folder: bool, notes: list
 
 
 def _convention(tensors: Mapping[str, Tensor], folder: bool) -> Interpolation:
-    """Whose file it is: MAE's has a decoder, DINOv2's a mask token alone; a timm folder is timm's in any case."""
+    """Returns the convention by which the model's authors interpolate positions.
+
+    A file with a mask token is MAE's if it has a decoder too, else DINOv2's. Other files and timm folders are timm's.
+    """
     if folder or "mask_token" not in tensors:
         return "timm"
     return "huggingface" if any(name.startswith("decoder_") for name in tensors) else "dinov2"
 
 
 def _classes(tensors: Mapping[str, Tensor]) -> int:
+    """Returns the number of classes of a linear head, 0 if there is none (a projection head has no `head.bias`)."""
     head = tensors.get("head.weight")
     return head.shape[0] if head is not None and head.ndim == 2 and "head.bias" in tensors else 0
 
 
 def _stem(tensors: Mapping[str, Tensor], channels: int) -> tuple[tuple[int, ...] | None, int, int]:
-    """(stages, stem width, image channels) of a hybrid, or none of a plain model."""
+    """Finds the convolutional stem of a hybrid.
+
+    channels: the input channels of the patch projection, which in a plain ViT are those of the image.
+
+    Returns (residual units of each stage, stem width, image channels); the first is None for a plain ViT.
+    """
     backbone = "patch_embed.backbone."
     for root, stages in ((f"{backbone}conv.weight", ()), (f"{backbone}stem.conv.weight", None)):
         if root in tensors:
             if stages is None:
                 found = count(tensors, r"patch_embed\.backbone\.stages\.(\d+)\.")
+                if found > 4:
+                    raise UserError(f"the file has a stem of {found} stages; there are at most four")
                 stages = tuple(
                     count(tensors, rf"patch_embed\.backbone\.stages\.{stage}\.blocks\.(\d+)\.")
                     for stage in range(found)

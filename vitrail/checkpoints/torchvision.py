@@ -1,27 +1,30 @@
-"""torchvision's vit_b_16 and its sisters: a class token, learned positions, exact GELU, nothing else."""
+"""torchvision's ViTs (vit_b_16 and the others), read and written: a class token, learned positions and exact GELU."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from torch import Tensor
 
+from vitrail.checkpoints.declared_config import NOTHING, Declared, note_of
 from vitrail.checkpoints.files import TORCH_SUFFIXES
 from vitrail.checkpoints.formats import Beside, WeightsFormat
+from vitrail.checkpoints.name_maps import Reading, Rule, Tensors, read_by_rules, require, same, write_by_rules
 from vitrail.checkpoints.preprocessing import NAMED
-from vitrail.checkpoints.rules import Reading, Rule, Tensors, read, require, same, write
 from vitrail.checkpoints.shapes import count, grid_of, heads_of
-from vitrail.checkpoints.told import NOTHING, Told, note_of
 from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 
 LAYER = "encoder.layers.encoder_layer_"
+"""The beginning of the names in a layer; its number follows."""
 PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
-"""(width, depth) of torchvision's own models: their heads are known."""
+"""(width, depth) of torchvision's own models, whose number of heads is therefore certain."""
 
 
 class Torchvision(WeightsFormat):
+    """The format "torchvision"."""
+
     endings = (".safetensors", *TORCH_SUFFIXES)
-    # torchvision's own presets resize to 256 and crop 224.
+    # torchvision's own presets resize the shorter side to 256 and crop 224: a fraction of 0.875.
     preprocessing = MappingProxyType({**NAMED["imagenet"], "resample": "bilinear", "crop_fraction": 0.875})
     activation = "gelu"
     tensors_only = fills_in = True
@@ -29,7 +32,7 @@ class Torchvision(WeightsFormat):
     def recognises(self, tensors: Mapping[str, Tensor]) -> bool:
         return recognises(tensors)
 
-    def read(self, tensors: Mapping[str, Tensor], told: Told, beside: Beside = "nothing") -> Reading:
+    def read(self, tensors: Mapping[str, Tensor], told: Declared, beside: Beside = "nothing") -> Reading:
         return from_torchvision(tensors, told)
 
     def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
@@ -37,26 +40,29 @@ class Torchvision(WeightsFormat):
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
+    """Tells whether the tensors have torchvision's names, by its patch projection and class token."""
     return "conv_proj.weight" in tensors and "class_token" in tensors
 
 
-def from_torchvision(tensors: Mapping[str, Tensor], told: Told = NOTHING) -> Reading:
+def from_torchvision(tensors: Mapping[str, Tensor], told: Declared = NOTHING) -> Reading:
+    """Translates the tensors of a torchvision ViT. Raises UserError if they make no whole model."""
     notes: list[str] = []
     config = _config(tensors, told, notes)
     # Files older than torchvision 0.14 call the two Linears of the MLP linear_1 and linear_2.
     old = f"{LAYER}0.mlp.linear_1.weight" in tensors
-    state, origin = read(rules(config, old), tensors, "the torchvision file")
+    state, origin = read_by_rules(rules(config, old), tensors, "the torchvision file")
     used = {name for names in origin.values() for name in names}
     dropped = {name: "not a part of the model" for name in tensors if name not in used}
     return Reading("torchvision", config, state, origin, dropped, notes)
 
 
 def to_torchvision(state: Mapping[str, Tensor], config: ModelConfig) -> Tensors:
-    return write(target_rules(state, config), state)
+    """Translates a model's tensors to torchvision's names. Raises UserError if torchvision cannot express the model."""
+    return write_by_rules(target_rules(state, config), state)
 
 
 def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
-    """The rules to write this model by, or a UserError that says what torchvision cannot express."""
+    """Returns the rules by which this model is written. Raises UserError if torchvision cannot express it."""
     require(
         config,
         "torchvision",
@@ -83,6 +89,7 @@ def target_rules(state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]
 
 
 def rules(config: ModelConfig, old: bool = False) -> Iterator[Rule]:
+    """Yields a rule for every tensor of the model. old: with the names of torchvision before 0.14."""
     yield from _both("patch_embed.proj", "conv_proj")
     yield same("cls_token", "class_token")
     yield same("pos_embed", "encoder.pos_embedding")
@@ -108,7 +115,11 @@ def _both(native: str, foreign: str) -> Iterator[Rule]:
     yield same(f"{native}.bias", f"{foreign}.bias")
 
 
-def _config(tensors: Mapping[str, Tensor], told: Told, notes: list[str]) -> ModelConfig:
+def _config(tensors: Mapping[str, Tensor], told: Declared, notes: list[str]) -> ModelConfig:
+    """Finds the configuration from what is known, names and shapes; adds a note on what had to be assumed.
+
+    Raises UserError if there is no whole layer.
+    """
     projection = tensors["conv_proj.weight"]
     depth = count(tensors, r"encoder\.layers\.encoder_layer_(\d+)\.")
     hidden = next((t for name, t in tensors.items() if name.endswith(("mlp.0.weight", "mlp.linear_1.weight"))), None)

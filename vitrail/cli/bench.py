@@ -1,4 +1,4 @@
-"""`vitrail bench`: ours beside the peers, taking turns in one process."""
+"""`vitrail bench`: compares the speed of our models with the peers', taking turns in one process."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,14 +9,17 @@ from vitrail.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.inference.twins import Twin
+    from vitrail.checkpoints.peers.models import PeerModel
     from vitrail.models.vit import ViT
 
 Engine = Literal["torch", "onnxruntime", "openvino"]
 Peer = Literal["timm", "transformers", "torchvision", "vit-pytorch", "onnxruntime", "openvino"]
 TIMES = "peer's time / ours"
+"""The unit of a ratio of times."""
 SHARE = "share of the machine's peak"
+"""The unit of a share of the machine's peak."""
 LARGEST_DIFFERENCE = 1e-4
+"""The largest difference of logits at which two programs count as computing the same."""
 
 
 def command(
@@ -30,20 +33,20 @@ def command(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """The forward pass beside the peers: the same weights, taking turns, as ratios with their spread.
+    """Compares the forward pass with the peers': the same weights, taking turns, as ratios with their spread.
 
-    A ratio is the peer's time over ours in one round; above 1 we are faster. The median of the rounds is given, and the
-    middle half of them. Each also computes the same logits, or the bench stops. The peers onnxruntime and openvino run
-    timm's model as PyTorch exports it; ours run what vitrail export writes. A large product of matrices takes its turn
-    too: it is the peak of the machine, and ours as a share of it stands beside.
+    A ratio is the peer's time over ours in one round; above 1 we are faster. Printed are the median of the rounds and
+    the middle half of them. All must compute the same logits, or the bench stops. The peers onnxruntime and openvino
+    run timm's model as PyTorch exports it; our engines run what vitrail export writes. A large matrix product takes
+    turns too: it shows the peak speed of the machine, and our speed is also given as a share of it.
 
     Args:
-        models: Names of models, with random weights.
-        batch: Images at a time.
-        peers: Whom to compare with; one that is not installed is left out with a note.
-        engines: What runs our model.
-        rounds: How often each takes its turn.
-        image_size: Side of the square image in pixels.
+        models: The models to compare, by name; their weights are random.
+        batch: The batch sizes to measure.
+        peers: The libraries to compare with; one that is not installed is left out with a note.
+        engines: The engines that run our model.
+        rounds: The number of rounds; in each, every program takes one turn.
+        image_size: The side of the square images, in pixels.
         out: A folder for bench.json and bench.png.
         json: Print one JSON document.
     """
@@ -67,7 +70,7 @@ def command(
     if not json:
         print(f"{machine()}; median of {rounds} interleaved rounds [middle half]")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peers' own
+        warnings.simplefilter("ignore")  # warnings of the peers
         for name in dict.fromkeys(models):
             for found in _compare(name, image_size, batch, rounds, engines, peers):
                 rows += found
@@ -82,7 +85,7 @@ def command(
 
 
 def _compare(name: str, image_size: int, batches: Any, rounds: int, engines: Any, peers: Any) -> Any:
-    """The rows of one model, batch by batch."""
+    """Yields the rows of one model, batch size by batch size."""
     import tempfile
 
     import torch
@@ -103,18 +106,19 @@ def _compare(name: str, image_size: int, batches: Any, rounds: int, engines: Any
             yield _rows(model, f"forward {name} batch {batch}", images, rounds, ours, theirs)
 
 
-def _ours(model: "ViT", engines: Any, folder: Path) -> "dict[str, Twin]":
+def _ours(model: "ViT", engines: Any, folder: Path) -> "dict[str, PeerModel]":
+    """Opens our model on each engine, by name."""
     import torch
 
+    from vitrail.checkpoints.peers.models import PeerModel
     from vitrail.inference.engines.onnxruntime import OnnxEngine
     from vitrail.inference.engines.openvino import OpenVinoEngine
     from vitrail.inference.export import export
-    from vitrail.inference.twins import Twin
 
-    found: dict[str, Twin] = {}
+    found: dict[str, PeerModel] = {}
     for name in dict.fromkeys(engines):
         if name == "torch":
-            found["vitrail torch"] = Twin(model)
+            found["vitrail torch"] = PeerModel(model)
             continue
         try:
             path = folder / "ours.onnx"
@@ -124,29 +128,33 @@ def _ours(model: "ViT", engines: Any, folder: Path) -> "dict[str, Twin]":
         except UserError as error:
             note(f"without our model on {name}: {error}")
             continue
-        found[f"vitrail {name}"] = Twin(lambda images, engine=engine: torch.from_numpy(engine.outputs(images.numpy())))
+        found[f"vitrail {name}"] = PeerModel(
+            lambda images, engine=engine: torch.from_numpy(engine.outputs(images.numpy()))
+        )
     return found
 
 
-def _theirs(model: "ViT", peers: Any, folder: Path) -> "dict[str, Twin]":
-    from vitrail.checkpoints.peers import PeerMissing
-    from vitrail.inference.twins import twin
+def _theirs(model: "ViT", peers: Any, folder: Path) -> "dict[str, PeerModel]":
+    """Opens the model in each peer, by name; those not installed are left out with a note."""
+    from vitrail.checkpoints.peers.libraries import PeerMissing
+    from vitrail.checkpoints.peers.models import peer_model
 
     found = {}
     for peer in dict.fromkeys(peers):
         try:
-            found[peer] = twin(peer, model, folder)
+            found[peer] = peer_model(peer, model, folder)
         except PeerMissing as error:
             note(f"without {peer}: {error}")
     return found
 
 
 def _rows(
-    model: "ViT", what: str, images: "Tensor", rounds: int, ours: "dict[str, Twin]", theirs: "dict[str, Twin]"
+    model: "ViT", what: str, images: "Tensor", rounds: int, ours: "dict[str, PeerModel]", theirs: "dict[str, PeerModel]"
 ) -> list[dict[str, Any]]:
+    """Checks that all compute the same logits, measures them, and returns the ratios as rows."""
     import torch
 
-    from vitrail.inference.speed import PEAK, Ratio, interleave, machine, matrix_product, ratio, summary
+    from vitrail.inference.speed import PEAK, Ratio, interleave, machine, matrix_product, median_and_spread, ratio
     from vitrail.models.cost import cost
 
     product, flops = matrix_product()
@@ -159,6 +167,7 @@ def _rows(
         times = interleave({**programs, PEAK: product}, rounds)
 
     def row(what: str, subject: str, peer: str, found: Ratio, unit: str) -> dict[str, Any]:
+        """Returns one ratio as a row."""
         spread = [round(each, 3) for each in found.spread]
         return {
             "what": what,
@@ -173,13 +182,13 @@ def _rows(
     rows = [row(what, name, peer, ratio(times[name], times[peer]), TIMES) for name in ours for peer in theirs]
     for name in ours:
         shares = [work / own / (flops / peak) for own, peak in zip(times[name], times[PEAK], strict=True)]
-        rows.append(row(what, name, PEAK, summary(shares), SHARE))
-    peak = summary([flops / each / 1e9 for each in times[PEAK]])
+        rows.append(row(what, name, PEAK, median_and_spread(shares), SHARE))
+    peak = median_and_spread([flops / each / 1e9 for each in times[PEAK]])
     return [*rows, row(f"{PEAK} beside {what}", machine(), PEAK, peak, "GFLOP/s")]
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """A table of one case: a line for each peer, a column for each of our engines."""
+    """Prints a table of one case: a line for each peer, a column for each of our engines."""
     from rich.console import Console
     from rich.table import Table
 
@@ -205,6 +214,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def _keep(out: Path, rows: list[dict[str, Any]], machine: str, rounds: int) -> None:
+    """Writes bench.json and bench.png."""
     from vitrail.drawing.ratios import ratios
     from vitrail.io.files import json_text, write_bytes
 

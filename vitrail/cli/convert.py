@@ -1,4 +1,4 @@
-"""`vitrail convert`: weights from one format to another, with a parity report."""
+"""`vitrail convert`: converts weights from one format to another, with a parity report."""
 
 import re
 from collections import Counter
@@ -9,14 +9,15 @@ import tyro
 
 from vitrail.checkpoints.formats import FORMATS
 from vitrail.cli import emit_json, note
-from vitrail.cli.weights import Flags, NamedWeights
+from vitrail.cli.model_flags import Flags, NamedWeights
 
 if TYPE_CHECKING:
     Target = str
 else:
     Target = Literal[("bundle", *FORMATS)]
-"""The names of what can be written."""
+"""The formats that can be written."""
 NUMBERED = re.compile(r"(blocks\.|layers?\.|encoderblock_|encoder_layer_|stages\.|block|unit)\d+")
+"""The number of a block in a tensor's name."""
 
 
 def command(
@@ -29,19 +30,19 @@ def command(
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
-    """Convert weights, and report what was mapped, dropped or made up, and how far the logits are apart.
+    """Converts weights, and reports which tensors were mapped, dropped or created, and how far the logits are apart.
 
     The source may be a bundle or run folder, a timm or Hugging Face folder, a .safetensors, .npz or .pth file,
-    hf:owner/name, or the name of published weights such as Ti/16 (vitrail models --weights). Its format, size and
-    grid are recognised from the tensors.
+    hf:owner/name, or the name of published weights such as Ti/16 (vitrail models --weights). Its format, size and grid
+    are recognised from the tensors.
 
     Args:
-        source: What to convert.
-        destination: A folder for bundle and huggingface; .npz for google; a folder, .safetensors or .pth for timm;
-            .safetensors or .pth for torchvision and others.
+        source: The weights to convert.
+        destination: What to write: a folder for bundle and huggingface; .npz for google; a folder, .safetensors or .pth
+            for timm; .safetensors or .pth for torchvision and others.
         to: The format to write.
-        overwrite: Replace what is there.
-        no_check: Do not run the two models to compare their logits.
+        overwrite: Replace the destination if it exists.
+        no_check: Do not run both models to compare their logits.
         json: Print one JSON document.
     """
     from vitrail.checkpoints.convert import convert
@@ -77,9 +78,10 @@ def command(
 
 
 def _pattern(row: dict[str, list[str]]) -> tuple[str, str]:
-    """A row with its numbers taken out, so that the blocks of a model make one line."""
+    """Replaces the numbers of blocks in a row by *, so that the blocks of a model are printed as one line."""
 
     def short(names: list[str]) -> str:
+        """Joins names, without numbers of blocks."""
         return " + ".join(NUMBERED.sub(r"\1*", name) for name in names)
 
     return short(row["source"]), short(row["result"])

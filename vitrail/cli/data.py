@@ -1,14 +1,19 @@
-"""`vitrail data check`: find what is wrong with a data set. `vitrail data shard`: write it as tar shards."""
+"""`vitrail data check` finds errors in a data set; `vitrail data shard` writes it as tar shards."""
 
 import json as json_format
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from vitrail.cli import emit_json, note
+from vitrail.cli.decode_flags import Decoding
+from vitrail.cli.model_flags import Flags
 from vitrail.config.data import DataConfig
 from vitrail.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.data.decode_pool import DecodeLimits
 
 
 def check(
@@ -21,35 +26,37 @@ def check(
     values: Annotated[str | None, tyro.conf.arg(name="range")] = DataConfig.range,
     workers: int | None = None,
     task: str | None = DataConfig.task,
+    decoding: Annotated[Decoding, Flags] = Decoding(),
     json: bool = False,
 ) -> None:
-    """Decode every image of a data set and report what is wrong with it.
+    """Decodes every image of a data set and reports what is wrong with it.
 
-    Finds unreadable files, odd modes, exact and near duplicates, leaks between the splits and contradicting
-    labels; shows class balance and sizes; of pictures with several labels also those that hardly occur, of numbers
-    their range and outliers; says where pictures with more than 8 bits use little of their range. Takes
-    pictures of any number of channels. Writes check.html and check.json.
+    Finds unreadable files, unusual modes, exact and near duplicates, the same picture in two splits, and contradicting
+    labels. Shows class balance and sizes. For pictures with several labels it also shows labels that hardly occur, for
+    numbers their range and outliers. Says if pictures with more than 8 bits use little of their range. Pictures may
+    have any number of channels. Writes check.html and check.json.
 
     Args:
-        src: digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, a .csv or
-            .parquet table of image files, COCO JSON, .tar shards, .parquet, a folder of idx or CIFAR files,
+        src: The data set: digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, a
+            .csv or .parquet table of image files, COCO JSON, .tar shards, .parquet, a folder of idx or CIFAR files,
             hf:owner/name, or the URL of shards or .parquet files.
-        out: Folder for check.html and check.json: new, empty, or with an earlier report in it.
-        split_seed: Seeds the split of a source that has none of its own.
-        val_fraction: Share set aside for validation where the source has no val split.
-        test_fraction: Share set aside for the test where the source has no splits at all.
-        max_pixels: Larger images are refused by their header.
+        out: The folder for check.html and check.json; it must be new, empty, or hold an earlier report.
+        split_seed: The seed by which a data set without splits of its own is split.
+        val_fraction: The share of the samples that is set aside for validation if the data set has no val split.
+        test_fraction: The share of the samples that is set aside for the test if the data set has no splits at all.
+        max_pixels: The largest image, in pixels, that is read; larger ones are refused by their header.
         values: Read pictures with more than 8 bits a channel as training with this --data.range would: dtype, auto,
             LOW,HIGH or percentiles such as 1%,99%.
-        workers: Threads that decode; all processors by default.
-        task: What the data is taken to answer, where it could be more than one thing: multilabel reads class folders
-            so that files of the same content are one picture with several labels.
+        workers: The number of threads that decode images; by default one for each processor.
+        task: The task that the data is for, if it could be for more than one: multilabel reads class folders so that
+            files of the same content are one picture with several labels.
         json: Print the findings as JSON.
     """
     from vitrail.data import open_data
-    from vitrail.data.doctor_report import render
+    from vitrail.data.check_report import render_check
     from vitrail.io.folders import report_folder
 
+    decode_limits = decoding.limits()
     source = open_data(
         DataConfig(
             source=src,
@@ -65,10 +72,10 @@ def check(
     for text in source.notes:
         note(f"note: {text}")
     with report_folder(out, frozenset({"check.html", "check.json"})) as folder:
-        findings = _examine(source, max_pixels, values, workers)
+        findings = _examine(source, max_pixels, values, workers, decode_limits)
         for text in findings["notes"][len(source.notes) :]:
             note(f"note: {text}")
-        page, document = render(findings, source), json_format.dumps(findings, indent=2, ensure_ascii=False)
+        page, document = render_check(findings, source), json_format.dumps(findings, indent=2, ensure_ascii=False)
         try:
             (folder / "check.json").write_text(f"{document}\n", "utf-8")
             (folder / "check.html").write_text(page, "utf-8")
@@ -91,27 +98,27 @@ def shard(
     task: str | None = DataConfig.task,
     json: bool = False,
 ) -> None:
-    """Write a data set as tar shards, which are quick to read from disks and networks that dislike small files.
+    """Writes a data set as tar shards, which are fast to read from disks and networks that are slow with small files.
 
-    Images are copied as they are, with their class, labels or numbers beside them; pixels from memory become PNG. The
-    splits are written as they stand, so a split cut by seed becomes the data set's own. An index, index.parquet, says
-    where each sample lies and what its SHA-256 is: with it the folder is opened without reading the shards, and damage
+    Images are copied unchanged, with their class, labels or numbers beside them; pixels from memory become PNG. The
+    splits are written as they are, so a split made by a seed becomes the data set's own. The index, index.parquet,
+    holds the place and the SHA-256 of each sample: with it the folder is opened without reading the shards, and damage
     is noticed.
 
     Args:
-        src: Any source; see `vitrail data check --help`.
-        out: A new or empty folder for the shards, such as train-000000.tar, their index, and classes.txt.
-        split_seed: Seeds the split of a source that has none of its own.
-        val_fraction: Share set aside for validation where the source has no val split.
-        test_fraction: Share set aside for the test where the source has no splits at all.
-        size: Of a shard, about: 256MB, 1GB, 500kB.
-        task: What the data is taken to answer, where it could be more than one thing.
+        src: The data set, of any kind that vitrail data check --help lists.
+        out: A new or empty folder for the shards (train-000000.tar and so on), their index, and classes.txt.
+        split_seed: The seed by which a data set without splits of its own is split.
+        val_fraction: The share of the samples that is set aside for validation if the data set has no val split.
+        test_fraction: The share of the samples that is set aside for the test if the data set has no splits at all.
+        size: The approximate size of a shard: 256MB, 1GB, 500kB.
+        task: The task that the data is for, if it could be for more than one.
         json: Print what was written as JSON.
     """
     from vitrail.data import open_data
     from vitrail.data.shard_writer import write_shards
-    from vitrail.data.sizes import byte_count
     from vitrail.io.progress import progress
+    from vitrail.io.sizes import byte_count
 
     shard_bytes = byte_count(size, "--size")
     config = DataConfig(src, task=task, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
@@ -129,27 +136,37 @@ def shard(
             print(f"left out: {each['id']} {each['reason']}")
 
 
-def _examine(source: Any, max_pixels: int, values: str | None, workers: int | None) -> dict[str, Any]:
-    """The check, under a progress bar where a person is watching."""
-    from vitrail.data.doctor import check_source
-    from vitrail.data.ranges import resolved
+def _examine(
+    source: Any, max_pixels: int, values: str | None, workers: int | None, decode_limits: "DecodeLimits"
+) -> dict[str, Any]:
+    """Checks the data set, with a progress bar on a terminal, and returns the findings as JSON."""
+    from vitrail.data.check import check_source
+    from vitrail.data.value_range import resolved
     from vitrail.io.progress import progress
 
     training = source.splits.get("train", source.all)
     limits = resolved(values, None, training, max_pixels)
     with progress("decoding", sum(len(split) for split in source.splits.values())) as advance:
-        found = check_source(source, max_pixels=max_pixels, limits=limits, workers=workers, progress=advance)
+        found = check_source(
+            source,
+            max_pixels=max_pixels,
+            limits=limits,
+            workers=workers,
+            decode_limits=decode_limits,
+            progress=advance,
+        )
         return found.to_json()
 
 
 def _print_table(findings: dict[str, Any], source: Any) -> None:
-    from vitrail.data.doctor import audit
+    """Prints the findings as a table."""
+    from vitrail.data.check import audit_targets
     from vitrail.tasks import task
 
     sizes = findings["sizes"]
     rows = [
         ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
-        *audit(source).lines,
+        *audit_targets(source).lines,
         ("unreadable", _count(findings["corrupt"], "reason")),
         ("damaged shards", _count(findings["damaged_shards"], "reason", "shard")),
         ("unusual modes", _count(findings["odd_modes"], "mode")),
@@ -171,14 +188,17 @@ def _print_table(findings: dict[str, Any], source: Any) -> None:
 
 
 def _listed(counts: dict[str, int]) -> str:
+    """Lists counts with their names."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
 def _count(found: list[dict[str, Any]], key: str, name: str = "id") -> str:
+    """Returns the number of findings, with the first as an example."""
     return f"{len(found):,}  (such as {found[0][name]}: {found[0][key]})" if found else "0"
 
 
 def _groups(groups: list[list[dict[str, Any]]]) -> str:
+    """Returns the number of groups, with the first as an example."""
     if not groups:
         return "0"
     kind = "group" if len(groups) == 1 else "groups"

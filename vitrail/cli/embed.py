@@ -1,17 +1,19 @@
-"""`vitrail embed MODEL PATH... --out FILE`: the features of pictures, for search and clustering."""
+"""`vitrail embed MODEL PATH... --out FILE`: computes the features of pictures, for search and clustering."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from vitrail.cli import together
+from vitrail.cli.decode_flags import Decoding
+from vitrail.cli.model_flags import Flags, Weights
 from vitrail.cli.predict import EngineName
-from vitrail.cli.weights import Flags, Weights
+from vitrail.cli.processes import report_once, run_command
 
 
 def run(arguments: list[str]) -> None:
-    together.run("embed", command, arguments)
+    """Runs the command with these arguments, in several processes if they ask for it."""
+    run_command("embed", command, arguments)
 
 
 def command(
@@ -28,40 +30,45 @@ def command(
     device: str = "auto",
     processes: int | None = None,
     weights: Annotated[Weights, Flags] = Weights(),
+    decoding: Annotated[Decoding, Flags] = Decoding(),
     json: bool = False,
 ) -> None:
-    """What the head sees of each picture: the features, for search and clustering.
+    """Computes the features of pictures, for search and clustering: what the model's head is given.
 
     Args:
-        model: A bundle, a run folder, a weights file, hf:owner/name, a name such as Ti/16 (vitrail models --weights),
-            or an exported .onnx or .xml file.
-        paths: Image files, folders, quoted globs, .tar and .zip archives; - reads a list from stdin.
-        out: The file. .parquet has the columns id, path, embedding and error; .npy is an array with a row a picture
-            (NaN where it cannot be read), beside it FILE.paths.csv; .csv has path, error and a column a feature.
-        dtype: float16 halves the file.
-        resume: Go on with --out: what it has is not done again.
-        overwrite: Replace what is there.
-        engine: What runs the model; auto measures for a second and remembers the fastest beside the model. By
-            default what auto found before, else torch, or auto where many pictures are to come; of an exported file
-            onnxruntime, or openvino for .xml.
-        batch_size: Pictures at a time; by default about a thousand tokens, but at most 16.
-        workers: Batches under way at once; one a processor, up to eight.
-        device: For torch: auto, cpu, cuda, mps.
-        processes: Share the pictures among so many processes of this machine; over several machines, start it by
-            torchrun.
-        json: Print one JSON document, a summary.
+        model: The model: a bundle, a run folder, a weights file, hf:owner/name, a name such as Ti/16 (vitrail models
+            --weights lists them), or an exported .onnx or .xml file.
+        paths: The pictures: image files, folders, quoted globs, .tar and .zip archives; - reads a list of paths from
+            stdin.
+        out: The file to write. .parquet has the columns id, path, embedding and error. .npy is an array with a row for
+            each picture (NaN if it cannot be read), with FILE.paths.csv beside it. .csv has path, error and a column
+            for each feature.
+        dtype: The precision of the numbers in the file; float16 halves its size.
+        resume: Continue the file at --out: pictures that have a row are not done again.
+        overwrite: Replace the output if it exists.
+        engine: The program that runs the model. auto measures for a second which is fastest and remembers it beside the
+            model. Without this flag: the engine that auto found before, else torch, or auto if there are many pictures;
+            for an exported file onnxruntime, or openvino for .xml.
+        batch_size: The number of pictures computed at a time; by default about a thousand tokens, but at most 16
+            pictures.
+        workers: The number of batches in progress at once; by default one for each processor, up to eight.
+        device: Where torch computes: auto, cpu, cuda or mps.
+        processes: The number of processes on this machine that share the pictures; for several machines start the
+            command by torchrun.
+        json: Print a summary as one JSON document.
     """
     from vitrail.cli.jobs import Display, check_arguments, tell
     from vitrail.data.inputs import Pictures
-    from vitrail.inference.choose import Loading
+    from vitrail.inference.engine_selection import Loading
     from vitrail.inference.jobs.embeddings import EmbeddingRows
-    from vitrail.inference.jobs.job import JobRequest, write
+    from vitrail.inference.jobs.job import JobRequest, write_job
     from vitrail.inference.jobs.outputs import OutputFile
 
-    with together.alike():
+    with report_once():
         output = OutputFile(out, EmbeddingRows.formats, resume, overwrite)
         loading = Loading(**weights.options(), device=device)
+        limits = decoding.limits()
         check_arguments(model, paths)
-    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers)
-    result = write(request, output, EmbeddingRows(dtype), Display(paths))
+    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers, limits)
+    result = write_job(request, output, EmbeddingRows(dtype), Display(paths))
     tell(result, json, width=result.facts.features_width, dtype=dtype)

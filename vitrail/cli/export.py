@@ -1,4 +1,4 @@
-"""`vitrail export MODEL --to onnx --out FILE`: a model for other engines, with a measured gate."""
+"""`vitrail export MODEL --to onnx --out FILE`: writes a model for other engines, and checks its accuracy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitrail.cli import emit_json, note
-from vitrail.cli.weights import Flags, NamedWeights
+from vitrail.cli.model_flags import Flags, NamedWeights
 from vitrail.errors import UserError
 
 CALIBRATION = 64
-"""Images that --calibrate looks at."""
+"""The number of images on which --calibrate measures."""
 
 
 def command(
@@ -31,34 +31,39 @@ def command(
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
-    """Write a model for ONNX Runtime, OpenVINO or torch.export: any batch, logits and features.
+    """Writes a model for ONNX Runtime, OpenVINO or torch.export, with any batch size and the outputs logits and
+    features.
 
-    Preprocessing and class names travel inside the file, so vitrail predict runs it without torch. With --check both
-    models are run on a data set, and nothing is written unless at most --max-drop points of accuracy are lost with
-    95 % confidence.
+    Preprocessing and class names are in the file, so vitrail predict can run it without torch. With --check both models
+    are run on a data set, and nothing is written unless at most --max-drop points of accuracy are lost, with 95 %
+    confidence.
 
     Args:
-        model: A bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
-            --weights).
-        out: The file: .onnx, .xml for openvino (its weights lie beside it, .bin), .pt2 for torch.
-        to: The format.
-        check: A data set to compare accuracy, agreement and speed on: digits, a folder of class folders, ...
-        unlabelled: More pictures for --check, without labels: files, folders, globs. They sharpen the bound.
-        max_drop: Points of top-1 that may be lost, by an upper bound that holds with 95 % confidence.
-        int8: Matrix products in 8 bits: a quarter of the size, and faster (ONNX only).
-        calibrate: With --int8: a data set to measure the ranges on once, in place of each time the model runs.
-        merge_tokens: Patches that each layer joins with their likes: fewer tokens, faster, a little less accurate.
-        fast: Search --int8, --merge-tokens and engines together for the fastest within --max-drop; needs --check.
+        model: The model: a bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
+            --weights lists them).
+        out: The file to write: .onnx; .xml for openvino, with its weights beside it in .bin; .pt2 for torch.
+        to: The format to write.
+        check: A data set on which accuracy, agreement and speed are compared: digits, a folder of class folders, or
+            another source that vitrail data check --help lists.
+        unlabelled: More pictures for --check that need no labels: files, folders or globs. They make the bound tighter.
+        max_drop: The largest loss of top-1 accuracy, in percentage points; judged by an upper bound that holds with 95
+            % confidence.
+        int8: Convert matrix products to 8 bits: a quarter of the size, and faster (ONNX only).
+        calibrate: A data set on which --int8 measures the ranges of activations once, instead of each time the model
+            runs.
+        merge_tokens: The number of patches that each layer merges with similar ones: fewer tokens, faster, a little
+            less accurate.
+        fast: Search --int8, --merge-tokens and engines together for the fastest file within --max-drop; needs --check.
         opset: The version of ONNX's operators.
-        overwrite: Replace what is there.
+        overwrite: Replace the output if it exists.
         json: Print one JSON document.
     """
     from vitrail.checkpoints.load import load
-    from vitrail.inference.checking import CheckSet, Comparison, compare, refusal_of_drop
+    from vitrail.inference.compare import AccuracyComparison, CheckSet, compare_accuracy, refusal_of_drop
     from vitrail.inference.engines import Engine
-    from vitrail.inference.engines.facts import Facts
+    from vitrail.inference.engines.facts import ExportMetadata
     from vitrail.inference.engines.torch import TorchEngine
-    from vitrail.inference.lighter import export_fastest, export_lighter
+    from vitrail.inference.optimised_export import export_fastest, export_lighter
 
     if not 18 <= opset <= 23:
         raise UserError(f"--opset must be from 18 to 23, not {opset}")
@@ -73,15 +78,16 @@ def command(
     loaded = load(model, **weights.options())
     for line in loaded.card.notes:
         note(line)
-    found: list[Comparison] = []
-    facts = Facts.of(loaded.config, loaded.card)
+    found: list[AccuracyComparison] = []
+    facts = ExportMetadata.of(loaded.config, loaded.card)
     pictures = None if check is None else CheckSet(facts, check, unlabelled=unlabelled)
     if pictures is not None and pictures.note:
         note(pictures.note)
 
     def accept(engine: Engine) -> None:
+        """Compares the exported model with the plain one, and raises a UserError if it may lose too much."""
         if pictures is not None:
-            found.append(compare(TorchEngine(loaded), engine, pictures))
+            found.append(compare_accuracy(TorchEngine(loaded), engine, pictures))
             if not found[0].loss.within(max_drop):
                 raise refusal_of_drop(found[0].loss, max_drop)
 
@@ -93,7 +99,7 @@ def command(
         chosen = outcome.chosen
         note(f"chosen: {chosen.candidate}, {chosen.speedup:.2f} x as fast; {chosen.drop.sentence()}")
         engine = _engine(written.files[0], chosen.candidate.engine)
-        found.append(compare(TorchEngine(loaded), engine, pictures, tests=chosen.drop.tests))
+        found.append(compare_accuracy(TorchEngine(loaded), engine, pictures, tests=chosen.drop.tests))
     else:
         written = export_lighter(
             loaded,
@@ -124,6 +130,7 @@ def command(
 
 
 def _engine(path: Path, name: str) -> Any:
+    """Opens the engine that the search has chosen for the file."""
     if name == "openvino":
         from vitrail.inference.engines.openvino import OpenVinoEngine
 
@@ -135,7 +142,7 @@ def _engine(path: Path, name: str) -> Any:
 
 
 def _images(model: Any, data: str) -> Iterator[Any]:
-    """Prepared images to calibrate on: what the model trains on, or what there is, and no more than are of use."""
+    """Yields prepared images for calibration, at most CALIBRATION, from the training split if there is one."""
     from vitrail.data import open_source
     from vitrail.data.loader import EvaluationLoader
 

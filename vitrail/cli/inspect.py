@@ -1,4 +1,4 @@
-"""`vitrail inspect MODEL [IMAGE...] --out DIR`: the paper's figures of any model, as one page."""
+"""`vitrail inspect MODEL [IMAGE...] --out DIR`: shows the paper's figures of any model, as one page."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli import emit_json, note
-from vitrail.cli.weights import Flags, NamedWeights
+from vitrail.cli.model_flags import Flags, NamedWeights
 
 
 def command(
@@ -25,24 +25,26 @@ def command(
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
-    """Look inside a model: filters, positions, how far its heads look, and what its answers rest on.
+    """Looks inside a model: its filters, its positions, how far its heads look, and what its answers depend on.
 
-    Writes report.html (one page, no network needed), numbers.json and PNG files to a folder that is new, empty, or
-    holds an earlier report. Without images, a few of the data the model was trained on are taken, where that can still
-    be opened; else filters and positions are shown, and attention on drawings of our own.
+    Writes report.html (one page that needs no network), numbers.json and PNG files to a folder that is new, empty, or
+    holds an earlier report. Without images, a few of the data that the model was trained on are taken, if that can
+    still be opened; else attention is shown on drawings made by the program.
 
     Args:
-        model: A bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
-            --weights).
-        images: Image files, folders, globs or archives. Six are shown with maps of their own; distances are over all.
+        model: The model: a bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
+            --weights lists them).
+        images: The images: files, folders, globs or archives. Six of them are shown with maps of their own; distances
+            are over all.
         out: The folder to write.
-        label: The class that gradient rollout and occlusion explain; by default what the model says each image is.
-        limit: Look at no more images than this, evenly spread over those given.
-        occlusion_images: How many images get an occlusion map, at a run of the model for every patch; by default as
-            many, and as fine, as take about a minute.
-        merge_tokens: In the view of token merging, how many patches each layer merges; by default half of them in
-            all, 0 leaves the view out.
-        device: auto, cpu, cuda, mps.
+        label: The class that gradient rollout and occlusion explain; by default the class that the model predicts for
+            each image.
+        limit: The largest number of images; of more, evenly spread ones are taken.
+        occlusion_images: The number of images that get an occlusion map, each of which runs the model for every patch;
+            by default as many, and as fine ones, as take about a minute.
+        merge_tokens: The number of patches that each layer merges in the view of token merging; by default half of all
+            patches are merged over all layers; 0 leaves the view out.
+        device: Where torch computes: auto, cpu, cuda or mps.
         json: Print the numbers as one JSON document.
     """
     from vitrail.checkpoints.load import load
@@ -77,21 +79,21 @@ def command(
     if json:
         emit_json({"report": str(out / REPORT), "numbers": str(out / NUMBERS), **numbers})
         return
-    from vitrail.insight import words
+    from vitrail.insight import captions
 
     for line in numbers["notes"]:
         print(f"note: {line}")
-    said = [words.filters(numbers), words.distance(numbers), words.maps(numbers), words.features(numbers)]
+    found = [captions.filters(numbers), captions.distance(numbers), captions.maps(numbers), captions.features(numbers)]
     if numbers["position_similarity"]:
-        said.insert(1, words.positions(numbers))
-    for each in said:
+        found.insert(1, captions.positions(numbers))
+    for each in found:
         print(each.says)
     print(f"report: {out / REPORT}")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a part of the work, where someone is looking."""
+    """Shows a bar for each part of the work on a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -109,6 +111,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
 
         def advance(what: str, done: int, total: int) -> None:
+            """Moves the bar of one part of the work."""
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=total)
             bar.advance(tasks[what], done)

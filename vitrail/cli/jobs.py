@@ -1,4 +1,5 @@
-"""What `predict` and `embed` share: checks of what they are given, a bar while they work, a line when they are done."""
+"""Holds what `predict` and `embed` share: checks of their arguments, a bar while they work, a line when they are
+done."""
 
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -8,32 +9,36 @@ from vitrail.cli import emit_json, note
 from vitrail.cli.bar import Bar, Total
 from vitrail.data.decode import EXTENSIONS
 from vitrail.errors import UserError
-from vitrail.inference.jobs.job import JobResult, Observer, Progress
+from vitrail.inference.jobs.job import JobProgress, JobResult, Observer
 
 
 class Display(Observer):
-    """Shows on stderr how far a job is. paths: what its pictures are counted in; None: they are not."""
+    """Shows the progress of a job on stderr; `paths` are counted for the total, or None if they cannot be."""
 
     def __init__(self, paths: Sequence[str] | None = None) -> None:
         self.paths = paths
         self.bar = Bar(0)
 
     def say(self, text: str) -> None:
+        """Prints the line to stderr."""
         note(text)
 
     def started(self, seen: Container[str], processes: int) -> None:
+        """Shows the bar."""
         total = None if self.paths is None or processes > 1 else Total(self.paths, seen)
         self.bar = Bar(processes, total)
 
-    def advanced(self, progress: Progress) -> None:
+    def advanced(self, progress: JobProgress) -> None:
+        """Moves the bar."""
         self.bar.update(progress)
 
     def ended(self) -> None:
+        """Removes the bar."""
         self.bar.close()
 
 
 def check_arguments(model: str, paths: Sequence[str]) -> None:
-    """Refuses pictures in the place of the model, alone or with the model behind them, and no pictures at all."""
+    """Raises a UserError if the first argument is pictures and not a model, or if there are no pictures."""
     first = Path(model)
     exported = first.suffix.lower() in (".onnx", ".xml", ".pt2")
     if not (first / "config.json").is_file() and not exported and first.exists():
@@ -43,9 +48,11 @@ def check_arguments(model: str, paths: Sequence[str]) -> None:
 
 
 def _check_order(first: Path, model: str, paths: Sequence[str]) -> None:
-    from vitrail.checkpoints.files import SUFFIXES  # imports torch, which an exported model does without
+    """Raises a UserError if the first argument is not a model, and says where the model is."""
+    from vitrail.checkpoints.files import SUFFIXES  # imports torch, which an exported model does not need
 
     def is_model(path: Path) -> bool:
+        """Tells whether a path holds weights or a bundle."""
         files = path.iterdir() if path.is_dir() else (path,)
         return any(file.name == "config.json" or file.suffix.lower() in SUFFIXES for file in files)
 
@@ -58,7 +65,7 @@ def _check_order(first: Path, model: str, paths: Sequence[str]) -> None:
 
 
 def tell(result: JobResult, json: bool, **more: Any) -> None:
-    """Says what was written, in a line or as JSON."""
+    """Says what was written, in a line or as JSON; `more` is added to the JSON."""
     if result.first and json:
         emit_json(
             {
@@ -80,6 +87,6 @@ def tell(result: JobResult, json: bool, **more: Any) -> None:
 
 
 def check_some(n: int, errors: int, first: bool = True) -> None:
-    """Refuses to call it done where none of the pictures could be read."""
+    """Raises a UserError if not one of the pictures could be read."""
     if n and errors == n:
         raise UserError("not one of the pictures could be read", said_by_another=not first)

@@ -1,22 +1,23 @@
-"""What is probably meant by a `vitrail train` that would run for nothing, or not at all."""
+"""Recognises a `vitrail train` that cannot do what was probably meant, and says what to do instead."""
 
 import shlex
 from pathlib import Path
 
 from vitrail.cli import note
 from vitrail.config import TrainConfig
+from vitrail.environment import is_first
 from vitrail.errors import UserError
-from vitrail.launched import is_first
-from vitrail.recipes import find
+from vitrail.recipes import find_recipe
 
 _SMALL = 64
-"""Recipes of at most so many pixels are for digits and the like. Others are for photos, and nothing is looked at."""
+"""The largest image size of recipes for digits, in pixels. Recipes with larger images are for photos and are not
+checked."""
 _MUCH = 2
-"""Pictures whose sides are more than so many times the model's are much larger."""
+"""Pictures count as much larger than the model's images if their sides are more than so many times as long."""
 
 
 def check_recipe(given: str | None, from_model: bool) -> None:
-    """Refuses what stands in the place of RECIPE and is none: data, a model, a recipe that starts from a model.
+    """Raises a UserError if data, a model, or a recipe that needs a model is given in the place of RECIPE.
 
     Args:
         given: The argument, or None.
@@ -24,7 +25,7 @@ def check_recipe(given: str | None, from_model: bool) -> None:
     """
     if given is None:
         return
-    path, quoted, found = Path(given).expanduser(), shlex.quote(given), find(given)
+    path, quoted, found = Path(given).expanduser(), shlex.quote(given), find_recipe(given)
     if found is None and (path / "config.json").is_file():
         raise UserError(
             f"{given} is a model or a run, not a recipe. To learn other data: vitrail finetune {quoted} --data SRC\n"
@@ -43,22 +44,23 @@ def check_recipe(given: str | None, from_model: bool) -> None:
 
 
 def check_pictures(config: TrainConfig, named: bool) -> None:
-    """Refuses photos under the default recipe, which is for small grey digits; where the recipe was named, says what it
-    makes of them.
+    """Raises a UserError for photos under the default recipe, which is for small grey digits.
+
+    If the person named the recipe, a note says what it makes of the photos.
 
     Args:
-        config: The training.
+        config: The configuration of the training.
         named: Whether the person named the recipe.
     """
     if max(config.model.rows_columns) > _SMALL:
         return
     from vitrail.data import open_data
-    from vitrail.data.typical import typical
+    from vitrail.data.typical_picture import typical_picture
 
     source = open_data(config.data)
     if not config.self_supervised:
-        source.check_labelled("train")  # what else is wrong with the recipe matters less
-    found = typical(source.all)
+        source.check_labelled("train")  # missing labels are the more important error
+    found = typical_picture(source.all)
     if found is None:
         return
     rows, columns = config.model.rows_columns
@@ -69,13 +71,13 @@ def check_pictures(config: TrainConfig, named: bool) -> None:
     pictures = f"about {found.rows} x {found.columns} px" + (", in colour" if found.colour else "")
     becomes = f"{rows} x {columns} px" + (" and grey" if made_grey else "")
     data = shlex.quote(config.data.source)
-    said = f"{config.data.source}: its pictures ({pictures}) become {becomes} by the recipe {config.recipe}"
+    finding = f"{config.data.source}: its pictures ({pictures}) become {becomes} by the recipe {config.recipe}"
     if named:
         if is_first():
-            note(f"{said}; for photos start from a trained model: vitrail finetune MODEL --data {data}")
+            note(f"{finding}; for photos start from a trained model: vitrail finetune MODEL --data {data}")
         return
     raise UserError(
-        f"{said}, which is for digits. From a trained model: vitrail finetune MODEL --data {data}\n"
+        f"{finding}, which is for digits. From a trained model: vitrail finetune MODEL --data {data}\n"
         f"From scratch, which needs very many pictures: vitrail train deit-ti16-in1k --data {data}; "
         f"or as it is: vitrail train {config.recipe} --data {data}",
         said_by_another=not is_first(),

@@ -1,4 +1,4 @@
-"""`vitrail models`: what there is."""
+"""`vitrail models`: lists the models, or the published weights."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from vitrail.models.cost import cost
 from vitrail.models.sizes import NAMES, config_for
 
 _WIDE = 130
-"""Columns of a terminal from which on there is room for the hub's names."""
+"""The width of a terminal from which on the names on the hub are shown."""
 
 
 def command(
@@ -20,11 +20,11 @@ def command(
     weights: bool = False,
     json: bool = False,
 ) -> None:
-    """List the models by name, with parameters, GMACs and tokens at 1000 classes.
+    """Lists the models by name, with parameters, GMACs and tokens for 1000 classes.
 
     Args:
-        name: Show these alone; any patch size works, for example Ti/8.
-        image_size: Side of the square image in pixels.
+        name: The models to show, instead of all; any patch size works, for example Ti/8.
+        image_size: The side of the square image, in pixels.
         weights: List the published weights instead, by the names that every command takes for a MODEL.
         json: Print one JSON document.
     """
@@ -38,7 +38,7 @@ def command(
         except UserError:
             if name:
                 raise
-            continue  # of the whole list, those whose patches do not divide the size are left out
+            continue  # without names, models whose patches do not divide the size are left out
         price = cost(config)
         rows.append(
             {
@@ -65,10 +65,11 @@ def command(
 
 
 def _list_weights(names: tuple[str, ...], json: bool) -> None:
-    from vitrail.checkpoints.published import table
+    """Prints the published weights, of these models or of all."""
+    from vitrail.checkpoints.published import published_models
 
     wanted = {config_for(each).name for each in names}
-    chosen = [each for each in table() if not names or each.name in wanted]
+    chosen = [each for each in published_models() if not names or each.name in wanted]
     if not chosen:
         raise UserError(f"no published weights of {' or '.join(names)} are known; without a name, all are listed")
     rows = [each.to_json() for each in chosen]

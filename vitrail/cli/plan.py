@@ -1,4 +1,4 @@
-"""`vitrail plan`: what a training costs, before paying for it; without a name, the recipes there are."""
+"""`vitrail plan`: computes what a training costs in advance; without a name, lists the recipes."""
 
 import math
 from typing import Annotated, Any, Literal, get_args
@@ -9,9 +9,9 @@ from vitrail.cli import emit_json
 from vitrail.config import DataConfig, ModelConfig, TrainConfig
 from vitrail.errors import UserError
 from vitrail.models.cost import Plan, plan
-from vitrail.models.scale import Parallel, pace, scale, shards
+from vitrail.models.cost_at_scale import Parallel, pace, scale, shards
 from vitrail.models.sizes import config_for
-from vitrail.recipes import IMAGES, RECIPES, describe, find, near_miss, recipe
+from vitrail.recipes import IMAGES, RECIPES, describe_recipe, find_recipe, near_miss, recipe
 
 
 def command(
@@ -34,30 +34,32 @@ def command(
     shard_size: str = "256MB",
     json: bool = False,
 ) -> None:
-    """Parameters, FLOPs, memory and time of a training. Without a name: the recipes there are.
+    """Computes parameters, FLOPs, memory and time of a training. Without a name: lists the recipes.
 
-    FLOPs are counted as the paper counts them: three forward passes a step, two FLOPs a multiply-add. Memory is what
-    one device would hold if it did the whole batch alone. What is not given is the recipe's.
+    FLOPs are counted as in the paper: three forward passes a step, two FLOPs for each multiply-add. Memory is what one
+    device would hold if it computed the whole batch alone. By default all values are the recipe's.
 
-    With --accelerators also what each of them holds and sends, under ddp and under fsdp, and how fast all are together.
+    With --accelerators it also shows what each of them holds and sends, under ddp and under fsdp, and how fast they are
+    together.
 
     Args:
-        recipe_or_model: A recipe's name, for example vit-b16-jft, or a model's, for example B/16.
-        images: Images in the training set; needed for a model, and for a recipe on data of your own.
-        epochs: Passes over them; 1 for a model.
-        batch: Images a step; 4096 for a model.
-        image_size: Side of the image in pixels, where it is not the model's own.
-        num_classes: Classes of the head; 1000 for a model.
-        flops_per_second: What all the hardware together sustains; gives the time.
-        optimizer: AdamW keeps two numbers a weight, SGD with momentum one.
-        half_precision: Activations of two bytes (bf16 or fp16 by autocast), with copies of the weights beside.
-        gradient_checkpointing: Keep each block's input only, and compute the rest again.
-        accelerators: How many share every batch.
-        parallel: Whose time is given as the plan's: ddp, the whole model on each, or fsdp, a part of it on each.
-        accelerator_flops: What one accelerator sustains, in FLOPs a second; gives the time.
-        bandwidth: What an accelerator sends in a second, such as 25GB; without it nothing is waited for.
-        image_bytes: Of an encoded picture, on average; ImageNet's are 115kB.
-        shard_size: Of a .tar shard, as vitrail data shard writes them.
+        recipe_or_model: The name of a recipe, for example vit-b16-jft, or of a model, for example B/16.
+        images: The number of images in the training set; needed for a model, and for a recipe on data of your own.
+        epochs: The number of passes over the training images; 1 for a model.
+        batch: The number of images a step; 4096 for a model.
+        image_size: The side of the image in pixels, if it is not the model's own.
+        num_classes: The number of classes of the head; 1000 for a model.
+        flops_per_second: The FLOPs a second that all the hardware together sustains; with it the time is computed.
+        optimizer: The optimizer: adamw keeps two numbers for each weight, sgd with momentum keeps one.
+        half_precision: Compute activations in two bytes (bf16 or fp16 by autocast), with copies of the weights.
+        gradient_checkpointing: Keep only each block's input for the backward pass, and compute the rest again.
+        accelerators: The number of accelerators that share every batch.
+        parallel: The way of sharing whose time is the plan's: ddp holds the whole model on each accelerator, fsdp a
+            part of it.
+        accelerator_flops: The FLOPs a second that one accelerator sustains; with it the time is computed.
+        bandwidth: The bytes that an accelerator sends in a second, such as 25GB; without it sending takes no time.
+        image_bytes: The average size of an encoded image file; 115kB is that of ImageNet.
+        shard_size: The size of a .tar shard, as vitrail data shard writes them.
         json: Print one JSON document.
     """
     for flag, value in (
@@ -138,8 +140,9 @@ def _many(
     image_bytes: str,
     shard_size: str,
 ) -> dict[str, Any]:
-    """What many accelerators do together, as JSON: what both ways share, and a document for each of them."""
-    from vitrail.data.sizes import byte_count
+    """Computes what many accelerators do together, as JSON: what ddp and fsdp share, and a document for each of
+    them."""
+    from vitrail.io.sizes import byte_count
 
     each_image, each_shard = byte_count(image_bytes, "--image-bytes"), byte_count(shard_size, "--shard-size")
     speed = None if bandwidth is None else byte_count(bandwidth, "--bandwidth")
@@ -171,13 +174,13 @@ def _many(
 
 
 def _chosen(name: str) -> TrainConfig:
-    """A recipe; or a bare model, as a recipe of one epoch at the paper's batch on data nobody knows."""
-    if found := find(name):
+    """Returns a recipe; or a model as a recipe of one epoch at the paper's batch size, on unknown data."""
+    if found := find_recipe(name):
         return recipe(found)
     try:
         model = config_for(name)
     except UserError as error:
-        # A name near a recipe's gets that suggested too; the bar is high, since most names here are models'.
+        # A similar recipe is suggested too; the cutoff is high, since most names given here are those of models.
         if near := near_miss(name, cutoff=0.7):
             message = f"{error}\nnor is {name!r} a recipe; did you mean {near}? (`vitrail plan` lists them)"
             raise UserError(message) from None
@@ -188,23 +191,26 @@ def _chosen(name: str) -> TrainConfig:
 def _changed(
     model: ModelConfig, image_size: int | None, num_classes: int | None, gradient_checkpointing: bool
 ) -> ModelConfig:
+    """Returns the model with the fields that flags change."""
     given = {"image_size": image_size, "num_classes": num_classes, "gradient_checkpointing": gradient_checkpointing}
     return model.with_(**{field: value for field, value in given.items() if value is not None and value is not False})
 
 
 def _list(json: bool) -> None:
+    """Prints the recipes."""
     if json:
-        return emit_json([{"name": name, "description": describe(name)} for name in RECIPES])
+        return emit_json([{"name": name, "description": describe_recipe(name)} for name in RECIPES])
     from rich.console import Console
     from rich.table import Table
 
     table = Table("recipe", "what it is", box=None)
     for name in RECIPES:
-        table.add_row(name, describe(name))
+        table.add_row(name, describe_recipe(name))
     return Console().print(table)
 
 
 def _show(title: str, config: ModelConfig, result: Plan, many: dict[str, Any] | None) -> None:
+    """Prints the costs as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -217,7 +223,7 @@ def _show(title: str, config: ModelConfig, result: Plan, many: dict[str, Any] | 
     table.add_row("steps", f"{result.steps:,}")
     table.add_row("one step", f"{result.flops_per_step:.3g} FLOPs")
     table.add_row("in all", f"{result.exaflops:,.4g} exaFLOPs")
-    if many is None:  # of many accelerators, each has a table of its own
+    if many is None:  # with accelerators, memory and time are in the second table
         for part, amount in result.memory.items():
             table.add_row(f"memory: {part}", _bytes(amount))
         table.add_row("memory: in all", _bytes(sum(result.memory.values())))
@@ -231,6 +237,7 @@ def _show(title: str, config: ModelConfig, result: Plan, many: dict[str, Any] | 
 
 
 def _show_many(many: dict[str, Any]) -> None:
+    """Prints a table of what each accelerator holds, sends and computes, a column for each way of sharing."""
     from rich.console import Console
     from rich.table import Table
 
@@ -238,6 +245,7 @@ def _show_many(many: dict[str, Any]) -> None:
     table = Table(f"{many['accelerators']:,} accelerators, {many['batch']:,} images a step each", *kinds, box=None)
 
     def add(title: str, value: Any) -> None:
+        """Adds a line with one value for each way of sharing."""
         table.add_row(title, *(value(many[kind]) for kind in kinds))
 
     for part in ("weights", "gradients", "optimizer", "copies", "gathered", "activations", "total"):
@@ -260,6 +268,7 @@ def _show_many(many: dict[str, Any]) -> None:
 
 
 def _bytes(amount: float) -> str:
+    """Returns a size with its unit, such as 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
             return f"{amount:,.3g} {unit}"
@@ -268,6 +277,7 @@ def _bytes(amount: float) -> str:
 
 
 def _duration(seconds: float) -> str:
+    """Returns a time with its unit, such as 3.2 h."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes = seconds / 60

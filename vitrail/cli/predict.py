@@ -1,4 +1,4 @@
-"""`vitrail predict MODEL PATH...`: what is in pictures, from one photo to millions."""
+"""`vitrail predict MODEL PATH...`: says what pictures show, from one photo to millions."""
 
 import sys
 from pathlib import Path
@@ -6,16 +6,19 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitrail.cli import note, together
-from vitrail.cli.weights import Flags, NamedWeights
+from vitrail.cli import note
+from vitrail.cli.decode_flags import Decoding
+from vitrail.cli.model_flags import Flags, NamedWeights
+from vitrail.cli.processes import report_once, run_command
+from vitrail.environment import is_distributed
 from vitrail.errors import UserError
-from vitrail.launched import started_together
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 
 
 def run(arguments: list[str]) -> None:
-    together.run("predict", command, arguments)
+    """Runs the command with these arguments, in several processes if they ask for it."""
+    run_command("predict", command, arguments)
 
 
 def command(
@@ -35,61 +38,68 @@ def command(
     device: str = "auto",
     processes: int | None = None,
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
+    decoding: Annotated[Decoding, Flags] = Decoding(),
     json: bool = False,
 ) -> None:
-    """Answer pictures, prepared as the model's evaluation prepares them: the most likely classes, the labels above
-    their thresholds, or numbers, as the model was trained.
+    """Says what pictures show, as the model was trained to: the most likely classes, the labels above their thresholds,
+    or numbers. Pictures are prepared as in the model's evaluation.
 
-    Without --out, a table; with it, a row a picture, written as they come. A picture that cannot be read gets a row
-    that says why, and the job goes on.
+    Without --out the answers are printed; with it, a row for each picture is written as answers come. A picture that
+    cannot be read gets a row that says why, and the job continues.
 
     Args:
-        model: A bundle, a run folder, a weights file, hf:owner/name, a name such as Ti/16 (vitrail models --weights),
-            or an exported .onnx or .xml file.
-        paths: Image files, folders, quoted globs, .tar and .zip archives; - reads a list from stdin.
-        top: Classes a picture.
-        threshold: A picture whose best score is below it, such as 0.6, gets the label "unknown"; its classes are kept.
-            Of a model of labels: the score from which each counts, in place of its own thresholds.
-        sort_into: A folder: copy every picture into the folder of its class in it, or into "unknown".
-        link: With --sort-into, symbolic links in place of copies; members of archives are written out all the same.
-        out: A .csv, .jsonl or .parquet file.
-        resume: Go on with --out: what it has is not done again.
-        overwrite: Replace what is there.
-        engine: What runs the model; auto measures for a second and remembers the fastest beside the model. By
-            default what auto found before, else torch, or auto where many pictures are to come; of an exported file
-            onnxruntime, or openvino for .xml.
-        batch_size: Pictures at a time; by default about a thousand tokens, but at most 16.
-        workers: Batches under way at once; one a processor, up to eight.
-        device: For torch: auto, cpu, cuda, mps.
-        processes: Share the pictures among so many processes of this machine, with --out; over several machines,
-            start it by torchrun.
+        model: The model: a bundle, a run folder, a weights file, hf:owner/name, a name such as Ti/16 (vitrail models
+            --weights lists them), or an exported .onnx or .xml file.
+        paths: The pictures: image files, folders, quoted globs, .tar and .zip archives; - reads a list of paths from
+            stdin.
+        top: The number of classes to show for each picture.
+        threshold: The score, such as 0.6, below which a picture's best class does not count: it gets the label
+            "unknown" and keeps its classes. For a model of several labels: the score from which on each label counts,
+            instead of the model's own thresholds.
+        sort_into: A folder: every picture is copied into the folder of its class in it, or into "unknown".
+        link: Make symbolic links instead of copies with --sort-into; members of archives are still written out.
+        out: The .csv, .jsonl or .parquet file to write.
+        resume: Continue the file at --out: pictures that have a row are not done again.
+        overwrite: Replace the output if it exists.
+        engine: The program that runs the model. auto measures for a second which is fastest and remembers it beside the
+            model. Without this flag: the engine that auto found before, else torch, or auto if there are many pictures;
+            for an exported file onnxruntime, or openvino for .xml.
+        batch_size: The number of pictures computed at a time; by default about a thousand tokens, but at most 16
+            pictures.
+        workers: The number of batches in progress at once; by default one for each processor, up to eight.
+        device: Where torch computes: auto, cpu, cuda or mps.
+        processes: The number of processes on this machine that share the pictures, with --out; for several machines
+            start the command by torchrun.
         json: Print one JSON document: a list of rows, or with --out a summary.
     """
     from vitrail.cli.jobs import Display, check_arguments, check_some, tell
     from vitrail.data.inputs import Pictures
-    from vitrail.inference.choose import Loading
-    from vitrail.inference.jobs.job import JobRequest, write
+    from vitrail.inference.engine_selection import Loading
+    from vitrail.inference.jobs.job import JobRequest, write_job
     from vitrail.inference.jobs.outputs import OutputFile
     from vitrail.inference.jobs.predictions import PredictionRows
     from vitrail.inference.jobs.printed import print_rows
-    from vitrail.inference.jobs.sorting import Sorting, check_folder
-    from vitrail.tasks import base
-    from vitrail.tasks.base import Asked
+    from vitrail.inference.jobs.sorting import Sorting, check_sorting_folder
+    from vitrail.tasks import answers
+    from vitrail.tasks.answers import AnswerOptions
 
-    with together.alike():
+    with report_once():
         output = None if out is None else OutputFile(out, PredictionRows.formats, resume, overwrite)
-        if output is None and started_together():
+        if output is None and is_distributed():
             raise UserError("several processes need --out FILE: each writes its part beside it")
-        base.check_threshold(threshold)
-        rows = PredictionRows(Asked(top, threshold), None if sort_into is None else Sorting(sort_into, link, note))
+        answers.check_threshold(threshold)
+        rows = PredictionRows(
+            AnswerOptions(top, threshold), None if sort_into is None else Sorting(sort_into, link, note)
+        )
         if link and sort_into is None:
             raise UserError("--link goes with --sort-into DIR: the folder to put links into")
         if sort_into is not None:
-            check_folder(sort_into, paths)
+            check_sorting_folder(sort_into, paths)
         loading = Loading(**weights.options(), device=device)
+        limits = decoding.limits()
         check_arguments(model, paths)
-    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers)
+    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers, limits)
     if output is not None:
-        return tell(write(request, output, rows, Display(paths)), json)
+        return tell(write_job(request, output, rows, Display(paths)), json)
     done = print_rows(request, rows, sys.stdout, json, Display())
     return check_some(done.n, done.errors)

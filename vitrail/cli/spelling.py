@@ -1,4 +1,4 @@
-"""Says which flag was probably meant by one that there is not."""
+"""Finds out which flag was probably meant by one that does not exist."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,15 +18,15 @@ _ELSEWHERE = {
     "output": "out",
     "output-dir": "out",
 }
-"""What other programs call these."""
+"""The names that other programs give to our flags."""
 
 
 def check_flags(arguments: Iterable[str], known: Iterable[str], prog: str) -> None:
-    """Refuses a flag that a command does not have, with those that are near.
+    """Raises a UserError for a flag that a command does not have, with those that are similar.
 
     Args:
-        arguments: As they were given.
-        known: Names without the two hyphens.
+        arguments: The command's arguments.
+        known: The flags that exist, without the two hyphens.
         prog: The command, for the message.
     """
     names = set(known)
@@ -43,7 +43,7 @@ def check_flags(arguments: Iterable[str], known: Iterable[str], prog: str) -> No
 
 
 def field_flags(config: Any, prefix: str = "") -> Iterator[str]:
-    """The flags that the fields of a dataclass stand for, `model.image-size` and the like."""
+    """Yields the flags of a dataclass's fields, such as `model.image-size`."""
     hints = get_type_hints(type(config), include_extras=True)
     for field in fields(config):
         value = getattr(config, field.name)
@@ -54,7 +54,7 @@ def field_flags(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def command_flags(command: Callable[..., Any]) -> Iterator[str]:
-    """The flags of a command's parameters; those of a dataclass are flags of the command."""
+    """Yields the flags of a command's parameters; the fields of a dataclass are flags of the command."""
     hints = get_type_hints(unwrap(command), include_extras=True)
     for name, parameter in signature(command).parameters.items():
         if is_dataclass(parameter.default):
@@ -64,7 +64,7 @@ def command_flags(command: Callable[..., Any]) -> Iterator[str]:
 
 
 def _flag(name: str, hints: dict[str, Any]) -> str:
-    """The name of a parameter or field as a flag: what its annotation calls it, where that says."""
+    """Returns the flag of a parameter or field: the name in its annotation, if there is one, else its own."""
     for each in getattr(hints[name], "__metadata__", ()):
         if isinstance(called := getattr(each, "name", None), str):
             return called
@@ -72,11 +72,12 @@ def _flag(name: str, hints: dict[str, Any]) -> str:
 
 
 def _spellings(name: str, default: Any, prefix: str = "") -> list[str]:
+    """Returns the flag, and for a boolean its `no-` form."""
     return [prefix + name, f"{prefix}no-{name}"] if isinstance(default, bool) else [prefix + name]
 
 
 def _near(name: str, known: Sequence[str]) -> list[str]:
-    """Of flags with dots the last word counts too: `lr` is `optimizer.lr`."""
+    """Returns up to two similar flags. For flags with dots the last word counts too: `lr` finds `optimizer.lr`."""
     name = _ELSEWHERE.get(name, name)
     if name in known:
         return [name]

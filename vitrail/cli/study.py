@@ -1,4 +1,4 @@
-"""`vitrail study NAME --out DIR`: a sweep of trainings, with a table, a picture and what follows from them."""
+"""`vitrail study NAME --out DIR`: repeats a study of the paper: many trainings, a table, a picture and a conclusion."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from vitrail.cli import emit_json, note
 from vitrail.errors import UserError
 
 if TYPE_CHECKING:
-    from vitrail.studies.study import Outcome, Study
+    from vitrail.studies.study import Study, StudyOutcome
 
 
 def command(
@@ -30,35 +30,36 @@ def command(
     image_size: int | None = None,
     json: bool = False,
 ) -> None:
-    """Run one of the paper's studies at a scale that fits this machine. Without a name: the list of them.
+    """Runs one of the paper's studies at a scale that fits this machine. Without a name: lists the studies.
 
-    A study that was stopped goes on where it was when it is started again; what is done is not done again.
+    A study that was stopped continues when the same command is started again; trainings that are done are not repeated.
 
     Args:
-        name: data-size, compute, positions, pooling, shape, self-supervised or vtab.
+        name: The study: data-size, compute, positions, pooling, shape, self-supervised or vtab.
         out: The study's folder (default: studies/NAME).
-        data: The data set; without it the embedded mnist5k. The full versions are meant for Fashion-MNIST or CIFAR-10.
-        quick: A smaller version, under ten minutes on two cores.
-        seeds: Trainings of each kind (default 3, quick 2).
-        results: Train nothing: draw the conclusion again from a kept table, a study's results.csv.
-        jobs: Trainings at a time, each with its share of the processors (default: one a processor).
-        model: Of vtab: the model to start from.
-        tasks: Of vtab: the data sets, each a folder or another source with a test split.
-        steps: Of vtab: fine-tuning steps (default: the paper's 2,500).
-        batch_size: Of vtab: images a step (default: the paper's 512).
-        image_size: Of vtab: pixels (default: the paper's 384).
+        data: The data set; by default the embedded mnist5k. The full versions are meant for Fashion-MNIST or CIFAR-10.
+        quick: Run a smaller version that takes less than ten minutes on two cores.
+        seeds: The number of trainings of each kind, with different seeds (default: 3, with --quick 2).
+        results: Train nothing, but draw the conclusion again from a study's results.csv.
+        jobs: The number of trainings that run at the same time and share the processors (default: one for each
+            processor).
+        model: The model to start from (vtab only).
+        tasks: The data sets, each a folder or another source with a test split (vtab only).
+        steps: The number of fine-tuning steps (vtab only; default: the paper's 2,500).
+        batch_size: The number of images a step (vtab only; default: the paper's 512).
+        image_size: The image size in pixels (vtab only; default: the paper's 384).
         json: Print one JSON document.
     """
-    from vitrail.studies.catalogue import NAMES, describe, kept_study, study
-    from vitrail.studies.runner import Stopped, run
+    from vitrail.studies.catalogue import NAMES, describe_study, kept_study, study
+    from vitrail.studies.runner import Stopped, run_study
     from vitrail.studies.study import read_table
 
     if not name:
         if json:
-            emit_json([{"name": each, "about": describe(each)} for each in NAMES])
+            emit_json([{"name": each, "about": describe_study(each)} for each in NAMES])
         else:
             width = max(map(len, NAMES))
-            print("\n".join(f"{each:<{width}}  {describe(each)}" for each in NAMES))
+            print("\n".join(f"{each:<{width}}  {describe_study(each)}" for each in NAMES))
         return
     sizes = {"--steps": steps, "--batch-size": batch_size, "--image-size": image_size}
     for flag, value in {"--seeds": seeds, "--jobs": jobs, **sizes}.items():
@@ -85,7 +86,7 @@ def command(
     folder = out or Path("studies") / chosen.name
     note(f"{chosen.title}: {len(chosen.rows)} trainings into {folder}")
     try:
-        outcome = run(chosen, folder, jobs or os.cpu_count() or 1, note)
+        outcome = run_study(chosen, folder, jobs or os.cpu_count() or 1, note)
     except Stopped as stopped:
         note(f"{stopped}: what is done is kept; the same command goes on")
         sys.exit(stopped.status)
@@ -97,10 +98,10 @@ def command(
         sys.exit(2)
 
 
-def _show(study: "Study", outcome: "Outcome", out: str, json: bool) -> None:
-    """The points, what was compared, and the conclusion."""
+def _show(study: "Study", outcome: "StudyOutcome", out: str, json: bool) -> None:
+    """Prints the points, the comparisons and the conclusion."""
     from vitrail.studies.comparison import compare
-    from vitrail.studies.study import comparison_table, conclusion, summary
+    from vitrail.studies.study import comparison_table, conclusion, points_summary
 
     sentences = conclusion(study, outcome)
     if json:
@@ -120,7 +121,7 @@ def _show(study: "Study", outcome: "Outcome", out: str, json: bool) -> None:
             }
         )
         return
-    for heads, lines in (summary(outcome), comparison_table(study, outcome)):
+    for heads, lines in (points_summary(outcome), comparison_table(study, outcome)):
         if lines:
             widths = [max(len(row[index]) for row in [heads, *lines]) for index in range(len(heads))]
             for row in [heads, *lines]:

@@ -1,15 +1,19 @@
-"""`vitrail train [RECIPE] [--data SRC] [--out RUN] [--resume]` and any field of the configuration."""
+"""`vitrail train [RECIPE] [--data SRC] [--out RUN] [--resume]`: trains a model; every field of the configuration is a
+flag."""
 
-from vitrail.cli.configured import Flags, chosen_folder, command_line, read_fields, run_training, show_help
-from vitrail.cli.launching import launch, without
 from vitrail.cli.mistakes import check_pictures, check_recipe
-from vitrail.cli.options import DATA, SHARED, Option, screen
+from vitrail.cli.processes import launch, without
+from vitrail.cli.short_help import DATA, SHARED, Option, screen
+from vitrail.cli.train_flags import OwnFlags, chosen_folder, command_line, read_fields, run_training, show_help
 from vitrail.errors import UserError
 from vitrail.recipes import RECIPES, recipe
 
 DEFAULT = "mnist5k"
+"""The recipe that is used if none is named."""
 EMBEDDED = ("digits", "mnist5k")
+"""The data that comes with the package."""
 EXAMPLES = ("deit-s16-in1k", "vit-b16-in21k")
+"""Recipes of the papers that the help names."""
 
 USAGE = "vitrail train [RECIPE] [--data SRC] [--out RUN] [options]"
 ABOUT = """Train a model. RECIPE: {recipes}, or one of the papers' ({examples} ...; `vitrail plan` lists all); without
@@ -22,7 +26,8 @@ OPTIONS = (
 
 
 def run(arguments: list[str]) -> None:
-    flags = Flags(arguments, positional=True)
+    """Runs the command with these arguments."""
+    flags = OwnFlags(arguments, positional=True)
     if flags.help:
         return _help(flags)
     if flags.resume and not flags.out:
@@ -45,7 +50,8 @@ def run(arguments: list[str]) -> None:
     )
 
 
-def _help(flags: Flags) -> None:
+def _help(flags: OwnFlags) -> None:
+    """Prints the help, with the defaults of the recipe."""
     default = recipe(flags.positional or DEFAULT)
     small = [name for name in RECIPES if recipe(name).data.source in EMBEDDED and not name.startswith("finetune")]
     about = ABOUT.format(recipes=", ".join(small), examples=", ".join(EXAMPLES), default=DEFAULT)

@@ -1,4 +1,4 @@
-"""What can be configured, as frozen dataclasses. No torch here: reading a configuration must be instant."""
+"""Configuration as frozen dataclasses that check themselves. Without torch, so that a configuration is read at once."""
 
 from vitrail.config.data import DataConfig, TransformConfig
 from vitrail.config.fields import check_fields, pair

@@ -1,4 +1,4 @@
-"""Classes that entries name: what must be known without torch stands in a list, and says which class does the work."""
+"""Imports classes that are named in lists, which say without torch what each class can do."""
 
 import importlib
 from typing import Any
@@ -8,8 +8,8 @@ def imported(package: str, entry: str) -> Any:
     """Imports the class that an entry names.
 
     Args:
-        package: Where its file is: "vitrail.models".
-        entry: The file and the class: "positions.Learned".
+        package: the package that its file is in, such as "vitrail.models".
+        entry: the file and the class, such as "positions.Learned".
     """
     file, _, name = entry.rpartition(".")
     return getattr(importlib.import_module(f"{package}.{file}"), name)

@@ -1,103 +1,151 @@
-"""What a model is, as one frozen dataclass.
+"""The configuration of a model, as one frozen dataclass.
 
-A configuration is checked when it is made, so a ModelConfig that exists describes a model that can be built.
+It is checked when it is made, so a ModelConfig that exists describes a model that can be built.
 """
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from vitrail.config.fields import check_fields, pair
-from vitrail.config.positions import POSITION_KINDS, PositionKind, Positions
+from vitrail.config.fields import (
+    LARGEST_SIDE,
+    Configuration,
+    Count,
+    CountOrZero,
+    ImageSize,
+    ShareBelowOne,
+    Whole,
+    Within,
+    pair,
+)
+from vitrail.config.positions import POSITION_KINDS, PositionKind, Positions, known_kind
 from vitrail.errors import UserError
 
 Activation = Literal["gelu", "gelu_tanh", "swiglu"]
+"""The activation function of the MLP."""
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
+"""Places where position embeddings are added."""
 Interpolation = Literal["official", "timm", "torchvision", "huggingface", "dinov2"]
+"""Conventions of interpolating position embeddings to another grid."""
 Pooling = Literal["class", "average"]
+"""Ways of making one vector of the tokens of the last layer."""
 
-LARGEST = {"depth": 1000, "width": 2**17, "channels": 2**14, "patch_size": 2**14, "image_size": 2**17}
-"""Beyond any model there is: a configuration file that asks for more is damaged or hostile."""
+LARGEST = {"depth": 1000, "width": 2**17, "channels": 2**14, "patch_size": 2**14, "image_size": LARGEST_SIDE}
+"""The largest accepted values, beyond those of any real model: a configuration file with larger ones is damaged or
+hostile."""
+MOST_PATCHES = 2**20
+"""The largest accepted number of patches, likewise: positions are computed for each of them when a model is made."""
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """Everything that decides what a model computes, given its weights.
+class ModelConfig(Configuration):
+    """Everything that decides what a model computes, besides its weights.
 
-    The defaults are ViT-B/16 at 224 px. Names follow the paper; see `vitrail.models.sizes` for the table.
+    The defaults are ViT-B/16 at 224 pixels. Names follow the paper; `vitrail.models.sizes` has the table.
     """
 
     name: str = ""
-    """The name it was made from, such as B/16; for people only, nothing depends on it."""
+    """Name of the model that the other fields were taken from, such as B/16. It is for people only: nothing depends on
+    it."""
     family: Literal["vit", "resnet"] = "vit"
-    """A Vision Transformer (hybrids included), or a BiT ResNet."""
+    """vit: a Vision Transformer, hybrids included; resnet: a BiT ResNet."""
 
-    image_size: int | tuple[int, int] = 224
-    """Rows and columns in pixels; one number means a square."""
-    channels: int = 3
-    """Image channels: 3 for colour, 1 for grey, any number works."""
-    patch_size: int = 16
-    """Side of a patch: in pixels, or in cells of the stem's feature map for a hybrid."""
-    width: int = 768
-    depth: int = 12
-    num_heads: int = 12
-    mlp_dim: int = 3072
-    num_classes: int = 1000
-    """Outputs of the head: one a class, or what else the task asks for. 0: no head, the model returns features."""
+    image_size: ImageSize = 224
+    """Rows and columns of an image in pixels; one number means a square."""
+    channels: Annotated[int, Whole(1, LARGEST["channels"])] = 3
+    """Channels of an image: 3 for colour, 1 for grey, or any other number."""
+    patch_size: Annotated[int, Whole(1, LARGEST["patch_size"])] = 16
+    """Side of a patch in pixels; for a hybrid, in cells of the stem's feature map."""
+    width: Annotated[int, Whole(1, LARGEST["width"])] = 768
+    """Numbers in each token."""
+    depth: Annotated[int, Whole(1, LARGEST["depth"])] = 12
+    """Number of layers (blocks)."""
+    num_heads: Count = 12
+    """Attention heads in each layer; they share the width equally."""
+    mlp_dim: Count = 3072
+    """Hidden units of the MLP in each layer."""
+    num_classes: CountOrZero = 1000
+    """Outputs of the head: one for each class, label or number that the task has. 0: no head, the model returns
+    features."""
     task: str = "classification"
-    """What the outputs answer: a folder of vitrail/tasks."""
+    """What the outputs stand for, such as classification or regression."""
 
-    stages: tuple[int, ...] | None = None
-    """ResNet units a stage. None: patches come straight from the pixels. (): the stem's root alone."""
+    stages: tuple[Annotated[int, Whole(1, LARGEST["depth"])], ...] | None = None
+    """Hybrids and ResNets: number of units in each stage of the ResNet. None: no ResNet, patches are cut from the
+    pixels; (): only the first layers of a ResNet, without stages."""
     stem: Literal["bottleneck", "plain"] = "bottleneck"
-    """bottleneck: the paper's ResNet, whose root makes the picture 4 times smaller. plain, for small pictures: one
-    3 x 3 convolution at full size, then in each stage 3 x 3 convolutions, the first of which halves the picture and
-    doubles the width (after Xiao and others, 2021)."""
-    stem_width: int = 64
-    """Channels of the stem's first convolution; of a ResNet, 64 times the width factor."""
+    """Hybrids: kind of convolutions before the patches. bottleneck: the paper's ResNet, whose first layers make the
+    picture 4 times smaller; plain, for small pictures: one 3 x 3 convolution at full size, then 3 x 3 convolutions in
+    stages, each of which halves the picture and doubles the channels (after Xiao and others, 2021)."""
+    stem_width: Count = 64
+    """Hybrids and ResNets: channels of the first convolution; 64 times the width factor for a ResNet."""
     stem_arithmetic: Literal["official", "timm"] = "official"
-    """Which small constants a ResNet uses: the official JAX code's or timm's. Weights fit one of them."""
+    """Hybrids and ResNets: whose small constants are used, those of the official JAX code or of timm. Weights fit one
+    of them."""
 
     patch_embedding: Literal["convolution", "linear"] = "convolution"
-    """The same map from the same weights, computed by a strided convolution or by reshape and Linear."""
+    """How patches are embedded: by a strided convolution, or by a reshape and a Linear. Both compute the same from the
+    same weights."""
     attention: Literal["full", "axial"] = "full"
-    """Full, or axial: row attention and MLP, then column attention and MLP (Appendix D.6)."""
-    positions: Positions = "learned"
+    """full: every token attends to all. axial: along the rows, then along the columns, each followed by an MLP
+    (Appendix D.6)."""
+    positions: Annotated[Positions, known_kind] = "learned"
+    """Kind of position embeddings (Appendix D.4): learned, one for each patch, is the paper's choice; learned_2d, one
+    for each row and each column; relative, for the offset between two patches; sincos, fixed sines and cosines;
+    none."""
     positions_at: PositionsAt = "stem"
+    """Where position embeddings are added. stem: once, before the first layer; every_layer: before each layer, and each
+    has its own; every_layer_shared: the same ones before each layer."""
     interpolation: Interpolation = "official"
-    """By which convention positions are interpolated to another grid."""
+    """Convention by which position embeddings are interpolated to another image size. Weights were made for one of
+    them."""
     class_token: bool = True
+    """Whether a class token is put before the patches."""
     class_position: bool = True
-    """Whether class, distillation and register tokens have position embeddings of their own."""
+    """Whether class, distillation and register tokens have position embeddings too."""
     distillation_token: bool = False
-    registers: int = 0
+    """Whether there is a distillation token with a head of its own, as in DeiT."""
+    registers: CountOrZero = 0
+    """Number of register tokens: further tokens before the patches, which the head does not read (DINOv2)."""
     pooling: Pooling = "class"
+    """What the head reads: class, the class token; average, the mean of the patch tokens."""
     norm_after_pooling: bool = False
-    """LayerNorm after average pooling (timm, MAE) in place of before it (official)."""
-    representation_size: int = 0
-    """Width of the pre-training head's hidden layer (Linear, tanh, Linear); 0: a plain head."""
+    """Whether the last LayerNorm follows average pooling (timm, MAE) or precedes it (official)."""
+    representation_size: CountOrZero = 0
+    """Width of the hidden layer of the pre-training head (Linear, tanh, Linear); 0: the head is one Linear."""
     head_bias: float = 0.0
-    """The head's bias at the start: -10 for sigmoid pre-training on multi-label data."""
+    """Initial bias of the head; -10 for sigmoid pre-training on multi-label data, as in the official code."""
     activation: Activation = "gelu"
-    """gelu is the exact form, gelu_tanh the official code's; swiglu is DINOv2's largest model's."""
-    norm_eps: float = 1e-6
+    """Activation of the MLP: gelu is exact, gelu_tanh the approximation of the official code, swiglu that of DINOv2's
+    largest model."""
+    norm_eps: Annotated[float, Within(0, 1, above=True, below=True)] = 1e-6
+    """Added to the variance in every LayerNorm, against division by zero."""
     qkv_bias: bool = True
+    """Whether queries, keys and values have a bias."""
     layer_scale: float | None = None
-    """LayerScale's initial value; None: no LayerScale."""
+    """Initial factor of LayerScale, which scales each residual branch; None: no LayerScale."""
 
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
-    """Stochastic depth of the last block; rises linearly from 0 at the first."""
-    patch_dropout: float = 0.0
-    """Share of the patch tokens left out of each training step."""
+    dropout: ShareBelowOne = 0.0
+    """Dropout after the position embeddings, after attention, and after both Linears of the MLP."""
+    attention_dropout: ShareBelowOne = 0.0
+    """Dropout of the attention weights."""
+    drop_path: ShareBelowOne = 0.0
+    """Stochastic depth: probability of skipping a residual branch of the last layer in training. It rises linearly from
+    0 at the first layer."""
+    patch_dropout: ShareBelowOne = 0.0
+    """Share of the patch tokens that are left out, at random, in each training step."""
     gradient_checkpointing: bool = False
+    """Whether each layer is computed again in the backward pass, which saves memory and takes a third more time."""
+
+    left_out = ("task",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", pair(self.image_size))
-        if self.stages is not None:
-            object.__setattr__(self, "stages", tuple(int(units) for units in self.stages))
-        _check_choices(self)
-        _check_numbers(self)
+        super().__post_init__()
+        if not all(1 <= size <= LARGEST["image_size"] for size in self.rows_columns):
+            raise UserError(f"image_size must be from 1 to {LARGEST['image_size']} pixels, not {self.rows_columns}")
+        if self.stages is not None and len(self.stages) > 4:
+            raise UserError(f"stages must be at most four numbers, not {self.stages}")
+        if self.stages is not None and self.stem_width % 32:
+            raise UserError(f"stem_width {self.stem_width} is not a multiple of 32, the groups of GroupNorm")
         if self.family == "vit":
             _check_transformer(self)
         elif not self.stages:
@@ -107,19 +155,19 @@ class ModelConfig:
 
     @property
     def rows_columns(self) -> tuple[int, int]:
-        """The image size as (rows, columns)."""
+        """Returns the image size as (rows, columns)."""
         return pair(self.image_size)
 
     @property
     def stem_stride(self) -> int:
-        """Pixels a cell of the stem's feature map spans: 1 without a stem, 4 for the root alone."""
+        """Returns the pixels along one side of a cell of the stem's feature map: 1 without a stem."""
         if self.stages is None:
             return 1
         return 2 ** len(self.stages) if self.stem == "plain" else 4 * 2 ** max(len(self.stages) - 1, 0)
 
     @property
     def stem_outputs(self) -> int:
-        """Channels of the stem's feature map, or of the picture where there is no stem."""
+        """Returns the channels of the stem's feature map, or of the image if there is no stem."""
         if self.stages is None:
             return self.channels
         if self.stem == "plain":
@@ -128,16 +176,17 @@ class ModelConfig:
 
     @property
     def patch_pixels(self) -> int:
-        """Pixels a token spans along one side."""
+        """Returns the pixels along one side of a patch."""
         return self.stem_stride * self.patch_size
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches as (rows, columns)."""
+        """Returns the patches of an image as (rows, columns)."""
         return self.grid_for(self.rows_columns)
 
     def grid_for(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """The grid of patches for an image size, or a UserError that says which numbers clash."""
+        """Returns the patches, as (rows, columns), of an image of another size; a UserError if patches do not divide
+        it."""
         rows, columns = image_size
         step = self.patch_pixels
         if rows < step or columns < step:
@@ -152,93 +201,36 @@ class ModelConfig:
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens that stand before the patches: class, distillation, registers."""
+        """Returns the number of tokens before the patches: class, distillation, registers."""
         return int(self.class_token) + int(self.distillation_token) + self.registers
 
     @property
     def positioned_prefix(self) -> int:
-        """Tokens before the patches that have position embeddings of their own: all or none."""
+        """Returns the number of tokens before the patches that have position embeddings: all of them or none."""
         return self.prefix_tokens if self.class_position else 0
 
     @property
     def position_kind(self) -> PositionKind:
-        """What is known of the kind of positions without torch."""
+        """Returns what is known without torch of the kind of position embeddings."""
         return POSITION_KINDS[self.positions]
 
     @property
     def tokens(self) -> int:
+        """Returns the number of tokens in each layer."""
         rows, columns = self.grid
         return self.prefix_tokens + rows * columns
 
-    def with_(self, **changes: Any) -> Self:
-        """A copy with some fields changed; an unknown field is a UserError with a near miss suggested."""
-        check_fields(type(self), changes)
-        return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a dict; the task only where it is not the default, so that files of that are as they always were."""
-        values = asdict(self)
-        return values if self.task != ModelConfig.task else {name: values[name] for name in values if name != "task"}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        check_fields(cls, values)
-        try:
-            return cls(**values)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"the model configuration cannot be read: {error}") from error
-
-
-def _check_choices(config: ModelConfig) -> None:
-    choices: dict[str, tuple[str, ...]] = {
-        "family": ("vit", "resnet"),
-        "stem": ("bottleneck", "plain"),
-        "stem_arithmetic": ("official", "timm"),
-        "patch_embedding": ("convolution", "linear"),
-        "attention": ("full", "axial"),
-        "positions": tuple(POSITION_KINDS),
-        "positions_at": get_args(PositionsAt),
-        "interpolation": get_args(Interpolation),
-        "pooling": get_args(Pooling),
-        "activation": get_args(Activation),
-    }
-    for name, allowed in choices.items():
-        if getattr(config, name) not in allowed:
-            raise UserError(f"{name} is {getattr(config, name)!r}; choose one of {', '.join(allowed)}")
-
-
-def _check_numbers(config: ModelConfig) -> None:
-    positive = ("channels", "patch_size", "width", "depth", "num_heads", "mlp_dim", "stem_width")
-    for name in (*positive, "num_classes", "registers", "representation_size"):
-        value, least, most = getattr(config, name), 1 if name in positive else 0, LARGEST.get(name, 2**24)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise UserError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
-    switches = ("class_token", "class_position", "distillation_token", "norm_after_pooling", "qkv_bias")
-    for name in (*switches, "gradient_checkpointing"):
-        if not isinstance(getattr(config, name), bool):
-            raise UserError(f"{name} must be true or false, not {getattr(config, name)!r}")
-    for name in ("dropout", "attention_dropout", "drop_path", "patch_dropout"):
-        value = getattr(config, name)
-        if not isinstance(value, (int, float)) or not 0 <= value < 1:
-            raise UserError(f"{name} must be at least 0 and below 1, not {value!r}")
-    for name in ("head_bias", *(["layer_scale"] if config.layer_scale is not None else [])):
-        if not isinstance(getattr(config, name), (int, float)) or isinstance(getattr(config, name), bool):
-            raise UserError(f"{name} must be a number, not {getattr(config, name)!r}")
-    if not all(1 <= size <= LARGEST["image_size"] for size in config.rows_columns):
-        raise UserError(f"image_size must be from 1 to {LARGEST['image_size']} pixels, not {config.rows_columns}")
-    if not isinstance(config.norm_eps, (int, float)) or not config.norm_eps > 0:
-        raise UserError(f"norm_eps must be above 0, not {config.norm_eps!r}")
-    if config.stages is not None and (len(config.stages) > 4 or any(units < 1 for units in config.stages)):
-        raise UserError(f"stages must be at most four numbers of at least 1, not {config.stages}")
-    if config.stages is not None and config.stem_width % 32:
-        raise UserError(f"stem_width {config.stem_width} is not a multiple of 32, the groups of GroupNorm")
-
 
 def _check_transformer(config: ModelConfig) -> None:
+    """Raises a UserError for fields of a Vision Transformer that do not go together."""
     width, heads = config.width, config.num_heads
     if width % heads:
         raise UserError(f"width {width} cannot be divided among {heads} heads ({width} / {heads} = {width / heads:g})")
-    config.grid  # noqa: B018  a size that patches do not divide is refused here
+    rows, columns = config.grid  # a size that patches do not divide is refused here
+    if rows * columns > MOST_PATCHES:
+        raise UserError(
+            f"{rows} x {columns} patches are more than {MOST_PATCHES:,}: take larger ones or smaller images"
+        )
     if config.activation == "swiglu" and config.mlp_dim % 2:
         raise UserError(f"swiglu halves mlp_dim, so it must be even, not {config.mlp_dim}")
     kind, positions = config.position_kind, f"{config.positions} positions"

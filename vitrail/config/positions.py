@@ -1,12 +1,14 @@
-"""The kinds of positions (Appendix D.4, Table 8), as far as they can be known without torch.
+"""The kinds of position embeddings (Appendix D.4, Table 8), as far as they can be known without torch.
 
-A kind is an entry of `POSITION_KINDS` here, which configurations, costs and the optimizer ask, and a class in
-`vitrail.models`, which computes and which the entry names.
+A kind is an entry of `POSITION_KINDS`, which configurations, costs and the optimizer read, and a class in
+`vitrail.models`, which does the computing and which the entry names.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitrail.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.config.model import ModelConfig
@@ -17,29 +19,31 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class PositionKind:
-    """Describes one kind of positions. The defaults describe a kind that has no tensors."""
+    """Describes one kind of position embeddings. The defaults describe a kind without tensors."""
 
     computed_by: str
-    """Names the class in `vitrail.models`: file and class."""
+    """The file and class in `vitrail.models` that compute it, such as "positions.Learned"."""
     tensors: Callable[["ModelConfig"], Shapes] = lambda config: {}
-    """Gives the shapes of all tensors that the kind adds to a model."""
+    """Returns the shapes of all tensors that the kind adds to a model."""
     learned: bool = True
-    """Whether these tensors are learned, or fixed and kept as buffers."""
+    """Whether these tensors are learned; if not, they are fixed and kept as buffers."""
     decays: bool = False
-    """Whether weight decay shrinks what is learned."""
+    """Whether weight decay is applied to the learned tensors."""
     in_attention: bool = False
-    """Whether the kind acts inside every attention, in place of being added to the tokens."""
+    """Whether the kind acts inside the attention of every layer, and is not added to the tokens."""
     attention_cost: Callable[["ModelConfig"], tuple[int, int]] = lambda config: (0, 0)
-    """Counts what the kind adds to one attention and one image: MACs, and numbers kept for the backward pass."""
+    """Counts what the kind adds to the attention of one layer for one image: MACs, and numbers kept for the backward
+    pass."""
     divisor: int = 1
     """The width must be divisible by this."""
     divisor_reason: str = ""
+    """Why the width must be divisible, for the message."""
     no_places: str = ""
-    """Says why no place of the grid has an embedding of its own; empty where each has one."""
+    """A sentence that says why patches have no position embeddings of their own; empty if each patch has one."""
 
     @property
     def added(self) -> bool:
-        """Whether every place of the grid has an embedding, which is added to its token."""
+        """Whether each patch has a position embedding, which is added to its token."""
         return not self.no_places
 
 
@@ -72,7 +76,7 @@ def _relative_cost(config: "ModelConfig") -> tuple[int, int]:
 
 
 def _layers(config: "ModelConfig") -> int:
-    """Counts the layers that have learned positions of their own: the leading dimension of the tensors."""
+    """Returns how many sets of learned positions there are: the leading dimension of the tensors."""
     return config.depth if config.positions_at == "every_layer" else 1
 
 
@@ -96,6 +100,14 @@ POSITION_KINDS: dict[str, PositionKind] = {
 
 if TYPE_CHECKING:
     Positions = str
+    """The names of the kinds, as a type for help texts."""
 else:
     Positions = Literal[tuple(POSITION_KINDS)]
 """The names of the kinds, for help texts."""
+
+
+def known_kind(value: Any, called: str) -> str:
+    """Accepts the kinds there are, those added by others included."""
+    if value not in list(POSITION_KINDS):
+        raise UserError(f"{called} is {value!r}; choose one of {', '.join(POSITION_KINDS)}")
+    return value

@@ -1,142 +1,156 @@
-"""How a model is trained, as frozen dataclasses. A recipe is a function that returns a TrainConfig."""
+"""Configures how a model is trained, as frozen dataclasses. A recipe is a function that returns a TrainConfig."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Self, get_args
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from vitrail.config.data import DataConfig, TransformConfig
-from vitrail.config.fields import check_fields, pair
+from vitrail.config.fields import (
+    Configuration,
+    NotNegative,
+    Positive,
+    Share,
+    SharePositive,
+    Whole,
+    pair,
+)
 from vitrail.config.model import ModelConfig
 from vitrail.config.preprocessing import Preprocessing
 from vitrail.config.self_supervision import SELF_SUPERVISED, DinoConfig, MaeConfig, MaskedPatchConfig
 from vitrail.errors import UserError
 
 Precision = Literal["float32", "bf16", "fp16"]
+"""The precision of forward and backward passes."""
 Freeze = Literal["nothing", "backbone"]
+"""Which weights do not learn."""
 FirstHead = Literal["zero", "closed_form"]
+"""How the head begins."""
 Parallel = Literal["ddp", "fsdp"]
+"""How a training is distributed over processes."""
 ClassWeights = Literal["none", "balanced"]
+"""How much the samples of each class count."""
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """Weight decay is decoupled, and not applied to biases, norms, tokens and positions."""
+class OptimizerConfig(Configuration):
+    """The optimizer. Weight decay is decoupled, and not applied to biases, norms, tokens and positions."""
 
     name: Literal["adamw", "sgd"] = "adamw"
-    lr: float = 1e-3
-    """The peak learning rate, for the whole batch."""
-    weight_decay: float = 0.1
+    """Optimizer: adamw, or sgd with momentum."""
+    lr: Positive = 1e-3
+    """Peak learning rate, for the whole batch."""
+    weight_decay: NotNegative = 0.1
+    """Weight decay: each step shrinks the weights by this times the learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW: decay of the running means of gradients and of their squares."""
     momentum: float = 0.9
-    """Of SGD."""
-    layer_decay: float = 1.0
-    """Each layer learns this much slower than the one after it; 1: all alike."""
-    clip: float = 1.0
-    """Gradients are scaled down to this global norm; 0: never."""
+    """SGD: momentum."""
+    layer_decay: SharePositive = 1.0
+    """Factor from the learning rate of a layer to that of the layer before it; 1: the same for all layers."""
+    clip: NotNegative = 1.0
+    """Largest norm of all gradients together; larger ones are scaled down to it. 0: no limit."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))
-        _choice(self, "name", ("adamw", "sgd"))
-        _within(self, "lr", least=0, above=True)
-        _within(self, "weight_decay", least=0)
-        _within(self, "clip", least=0)
-        _within(self, "layer_decay", least=0, most=1, above=True)
+    part = "optimizer"
 
 
 @dataclass(frozen=True)
-class ScheduleConfig:
-    """Linear warm-up to the peak, then down."""
+class ScheduleConfig(Configuration):
+    """The learning rate over the steps: a linear warm-up to the peak, then a decay."""
 
     kind: Literal["cosine", "linear", "stable", "constant"] = "cosine"
-    """stable: at the peak until the last `decay_fraction` of the steps, then linearly down."""
-    warmup_steps: int = 0
-    final_lr: float = 0.0
-    """Where the decay ends."""
-    decay_fraction: float = 0.2
-    """Of `stable`: the share of the steps that decay."""
+    """Shape of the decay. cosine, linear: from the peak to final_lr over all steps; stable: at the peak until the last
+    decay_fraction of the steps, then linearly down; constant: no decay."""
+    warmup_steps: Annotated[int, Whole(0)] = 0
+    """Steps in which the learning rate rises linearly from 0 to its peak."""
+    final_lr: NotNegative = 0.0
+    """Learning rate at the end of the decay."""
+    decay_fraction: Share = 0.2
+    """Share of the steps in which the learning rate decays, if kind is stable."""
 
-    def __post_init__(self) -> None:
-        _choice(self, "kind", ("cosine", "linear", "stable", "constant"))
-        _within(self, "warmup_steps", least=0)
-        _within(self, "final_lr", least=0)
-        _within(self, "decay_fraction", least=0, most=1)
+    part = "schedule"
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """Everything a run depends on. With the same data, seed and number of threads it ends in the same weights."""
+class TrainConfig(Configuration):
+    """Everything that a training depends on. With the same data, seed and number of threads it ends in the same
+    weights."""
 
     recipe: str = ""
-    """The recipe it began as; for people only."""
+    """Name of the recipe that the other fields were taken from. It is for people only: nothing depends on it."""
     model: ModelConfig = field(default_factory=ModelConfig)
-    """num_classes is taken from the data."""
+    """The model. Its num_classes is taken from the data."""
     data: DataConfig = field(default_factory=DataConfig)
+    """Where samples come from."""
     transform: TransformConfig = field(default_factory=TransformConfig)
+    """How training pictures are changed at random."""
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    """For evaluation, and what goes into the bundle; its image_size follows the model's."""
+    """How pictures are prepared for evaluation; it is kept in the bundle. Its image_size follows the model's."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """How weights are updated."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """The learning rate over the steps."""
     objective: str = "softmax"
-    """A loss of the task (of classes: softmax, sigmoid) learns from targets; the default stands for the task's first.
-    masked_patch, mae and dino learn without them, and their model has no head."""
+    """What is learned. From targets: a loss of the task, such as softmax or sigmoid for classes; softmax stands for the
+    first loss of any other task. Without targets, with a model that has no head: masked_patch, mae or dino."""
     class_weights: ClassWeights = "none"
-    """How much a sample of each class counts in the loss. balanced: n / (K n_c) of the training split's n samples in K
-    classes, so that every class counts alike; `best` is then chosen by the balanced accuracy."""
+    """How much a sample of each class counts in the loss. none: all alike; balanced: n / (K n_c), for n training
+    samples in K classes with n_c in class c, so that every class counts alike. The best model is then chosen by
+    balanced accuracy."""
     masked_patch: MaskedPatchConfig = field(default_factory=MaskedPatchConfig)
+    """Settings of the objective masked_patch."""
     mae: MaeConfig = field(default_factory=MaeConfig)
+    """Settings of the objective mae."""
     dino: DinoConfig = field(default_factory=DinoConfig)
+    """Settings of the objective dino."""
 
-    epochs: float | None = None
-    """Passes over the training split. One of epochs and steps is given."""
-    steps: int | None = None
-    batch_size: int = 128
-    """Images an optimizer step sees, all processes together."""
-    accumulate: int = 1
-    """Parts a batch is computed in, to save memory; the result is the same up to rounding."""
-    ema: float = 0.0
-    """Decay of the running average of the weights, which is then what is evaluated and kept; 0: none."""
+    epochs: Positive | None = None
+    """Passes over the training split. Give epochs or steps, not both."""
+    steps: Annotated[int, Whole(1)] | None = None
+    """Optimizer steps of the whole training. Give epochs or steps, not both."""
+    batch_size: Annotated[int, Whole(1)] = 128
+    """Images in an optimizer step, all processes together."""
+    accumulate: Annotated[int, Whole(1)] = 1
+    """Parts that a batch is computed in, one after the other, to save memory; the result is the same up to rounding."""
+    ema: Share = 0.0
+    """Decay of a running average of the weights, which is then evaluated and kept in place of the weights; 0: no
+    average."""
 
     init_from: str = ""
-    """Fine-tuning: the model to start from. The head is new, and positions are interpolated."""
+    """Fine-tuning: the model to start from. Its head is replaced, and its positions are interpolated."""
     head: FirstHead = "zero"
-    """What the head is before the first step. zero: as the paper has it; closed_form: solved on the features of the
-    training images, and kept as the run's `probe`."""
+    """How the head begins. zero: at 0, as in the paper; closed_form: computed from the features of the training images,
+    and also kept as the run's `probe`."""
     freeze: Freeze = "nothing"
-    """backbone: only the head learns (a linear probe); with a head in closed form there is nothing left to train."""
+    """What does not learn. nothing: all weights learn; backbone: only the head learns (a linear probe), and with a head
+    in closed form there is nothing left to train."""
 
     seed: int = 0
+    """Seed of the order of the samples, of augmentation, dropout and initial weights."""
     device: str = "auto"
-    """auto takes CUDA, then MPS, then the CPU."""
+    """Where the model is trained: cpu, cuda or mps; auto takes CUDA if there is any, else MPS, else the CPU."""
     parallel: Parallel = "ddp"
-    """Over several processes: ddp has the whole model in each, fsdp a part of it. One process needs neither."""
+    """How several processes share the work. ddp: each holds the whole model; fsdp: each holds a part of it."""
     precision: Precision = "float32"
+    """Precision of forward and backward passes; the weights themselves stay in float32."""
     compile: bool = False
-    evaluate_every: int = 0
-    """Steps between evaluations on the validation split; 0: ten times in the run."""
-    patience: int = 0
-    """Stop after so many evaluations in a row without a better one; 0: never. The schedule of the learning rate stays
-    that of the whole run."""
-    snapshot_every: int = 0
-    """Steps between snapshots; 0: as often as evaluations. One is written at the end and on interruption anyway."""
-    log_every: int = 10
+    """Whether the model is compiled by torch.compile: a slower start, then faster steps."""
+    evaluate_every: Annotated[int, Whole(0)] = 0
+    """Steps between evaluations on the validation split; 0: ten evaluations in the whole training."""
+    patience: Annotated[int, Whole(0)] = 0
+    """Evaluations in a row without a better one after which training stops; 0: it does not stop early. The learning
+    rate follows the schedule of the whole training all the same."""
+    snapshot_every: Annotated[int, Whole(0)] = 0
+    """Steps between snapshots, from which a run can be resumed; 0: as often as evaluations. One is written at the end
+    and on interruption in any case."""
+    log_every: Annotated[int, Whole(1)] = 10
+    """Steps between records of the training loss in metrics.jsonl."""
     tensorboard: bool = False
+    """Whether metrics are also written for TensorBoard."""
 
     def __post_init__(self) -> None:
-        _choice(self, "precision", get_args(Precision))
-        _choice(self, "freeze", get_args(Freeze))
-        _choice(self, "head", get_args(FirstHead))
-        _choice(self, "parallel", get_args(Parallel))
-        _choice(self, "class_weights", get_args(ClassWeights))
-        for name in ("batch_size", "accumulate", "log_every"):
-            _within(self, name, least=1)
-        for name in ("evaluate_every", "patience", "snapshot_every"):
-            _within(self, name, least=0)
-        _within(self, "ema", least=0, most=1)
+        super().__post_init__()
         if (self.epochs is None) == (self.steps is None):
             raise UserError("give one of epochs and steps" + (", not both" if self.steps is not None else ""))
-        for name in ("epochs", "steps"):
-            if getattr(self, name) is not None:
-                _within(self, name, least=0, above=True)
         if self.batch_size % self.accumulate:
             raise UserError(f"a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts")
         if self.preprocessing.rows_columns != self.model.rows_columns:
@@ -150,11 +164,13 @@ class TrainConfig:
 
     @property
     def self_supervised(self) -> bool:
+        """Whether the objective learns without targets."""
         return self.objective in SELF_SUPERVISED
 
     @property
     def local_size(self) -> tuple[int, int]:
-        """Of dino's small crops: as asked for, else three sevenths of the picture in whole patches."""
+        """Returns rows and columns of dino's small crops: as set, or else three sevenths of the picture in whole
+        patches."""
         if self.dino.local_size is not None:
             return pair(self.dino.local_size)
         step = self.model.patch_pixels
@@ -162,35 +178,24 @@ class TrainConfig:
         return rows, columns
 
     def total_steps(self, samples: int) -> int:
-        """Optimizer steps of the whole run, for a training split of `samples`."""
+        """Returns the optimizer steps of the whole training on `samples` training samples."""
         if self.steps is not None:
             return int(self.steps)
         return max(1, round((self.epochs or 0) * samples / self.batch_size))
 
-    def with_(self, **changes: Any) -> Self:
-        check_fields(type(self), changes)
-        return replace(self, **changes)
-
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "data": self.data.to_json(), "preprocessing": self.preprocessing.to_json()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        check_fields(cls, values)
-        built = dict(values)
-        for each in fields(cls):
-            if each.name in built and isinstance(each.type, type) and is_dataclass(each.type):
-                check_fields(each.type, built[each.name])
-                built[each.name] = each.type(**built[each.name])
-        try:
-            return cls(**built)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"the training configuration cannot be read: {error}") from error
+        """Returns all fields as a dict; the model's with its task, which a run has always named."""
+        return {**super().to_json(), "model": asdict(self.model)}
 
 
 def scaled_warmup(config: TrainConfig, planned: TrainConfig, samples: Callable[[], int]) -> TrainConfig:
-    """The configuration with its warm-up in proportion, where it takes fewer steps than was planned. `samples` counts
-    the training split, where that has to be known."""
+    """Shortens the warm-up of a training that has fewer steps than planned, in proportion.
+
+    Args:
+        config: the training; its warm-up is the planned one.
+        planned: the training as the recipe has it.
+        samples: counts the training split; called only if that is needed.
+    """
     warmup = config.schedule.warmup_steps
     if not warmup:
         return config
@@ -205,7 +210,7 @@ def scaled_warmup(config: TrainConfig, planned: TrainConfig, samples: Callable[[
 
 
 def _check_self_supervised(config: TrainConfig) -> None:
-    """What does not go together is refused here, before any data is read."""
+    """Raises a UserError for settings that do not go with a self-supervised objective, before any data is read."""
     name, model, transform = config.objective, config.model, config.transform
     if model.num_classes:
         object.__setattr__(config, "model", model.with_(num_classes=0, representation_size=0, head_bias=0.0))
@@ -256,16 +261,3 @@ def _check_self_supervised(config: TrainConfig) -> None:
         )
     if name == "masked_patch" and config.masked_patch.target == "small" and model.patch_size < 4:
         raise UserError(f"masked_patch target small: a patch of {model.patch_size} pixels cannot be shrunk to 4 x 4")
-
-
-def _choice(config: Any, name: str, allowed: tuple[str, ...]) -> None:
-    if getattr(config, name) not in allowed:
-        raise UserError(f"{name} is {getattr(config, name)!r}; choose one of {', '.join(allowed)}")
-
-
-def _within(config: Any, name: str, least: float, most: float | None = None, above: bool = False) -> None:
-    value = getattr(config, name)
-    right = isinstance(value, (int, float)) and (value > least if above else value >= least)
-    if not right or (most is not None and value > most):
-        bound = f"above {least}" if above else f"at least {least}"
-        raise UserError(f"{name} must be {bound}{'' if most is None else f' and at most {most}'}, not {value!r}")

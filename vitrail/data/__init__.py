@@ -1,10 +1,10 @@
-"""Where images come from: sources, decoding, transforms, and the loader that joins them.
+"""Reading data: sources of samples, decoding, transforms, and the loader that makes batches of them.
 
-`vitrail.data.loader` alone needs torch, so it is imported by its own name.
+Only `vitrail.data.loader` and `vitrail.data.mixup_cutmix` need torch, so this package does not import them.
 """
 
 from vitrail.data.decode import BadImage, decode
-from vitrail.data.frame import Frame
+from vitrail.data.masks_and_boxes import Frame
 from vitrail.data.sources import (
     UNLABELLED,
     Sample,

@@ -1,9 +1,25 @@
-"""The errors of a sample that cannot be used."""
+"""Exceptions for samples that cannot be used."""
 
 
 class BadImage(Exception):
-    """A sample that cannot be used; the message says why, in a sentence that can follow its name."""
+    """Raised for a sample that cannot be used. The message is a predicate that can follow its name: "is empty"."""
 
 
 class OutsideUnits(BadImage):
-    """An array of floats outside 0..1, of which nobody has said what is black and what is white."""
+    """Raised for an array of floats outside 0 to 1 if no range says which values are black and white."""
+
+
+class TooLarge(BadImage):
+    """Raised for a picture whose header states more pixels than are allowed."""
+
+
+class TooCostly(BadImage):
+    """Raised for a picture that takes more time or memory to decode than is allowed."""
+
+
+class WrongFormat(BadImage):
+    """Raised for a picture in a format that is not allowed."""
+
+
+KINDS = {kind.__name__: kind for kind in (BadImage, OutsideUnits, TooLarge, TooCostly, WrongFormat)}
+"""These exceptions by name; by it one process tells another which was raised."""

@@ -1,36 +1,37 @@
-"""Where fetched files and the indexes of others' shards are kept: VITRAIL_CACHE, or ~/.cache/vitrail.
+"""The cache for downloaded files and for indexes of shards that others wrote: VITRAIL_CACHE, or ~/.cache/vitrail.
 
-A file is in the cache under its name only once it is whole. Above VITRAIL_CACHE_SIZE (50GB) what has not been used for
-the longest time goes.
+A file gets its name in the cache only once it is complete. If the cache grows above VITRAIL_CACHE_SIZE (50GB), the
+files that were used longest ago are deleted.
 """
 
 import hashlib
 import os
 from pathlib import Path
 
-from vitrail.data.sizes import byte_count
+from vitrail.io.sizes import byte_count
 
-_LIMIT = "50GB"
+_LIMIT = "50GB"  # unless VITRAIL_CACHE_SIZE states another
 
 
 def cache_folder(*parts: str) -> Path:
-    """A folder of the cache; it is not made yet."""
+    """Returns the path of a folder of the cache, which is not created."""
     given = os.environ.get("VITRAIL_CACHE")
     base = Path(given).expanduser() if given else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitrail"
     return base.expanduser().joinpath(*parts)
 
 
 def cache_limit() -> int:
+    """Returns the largest size of the cache in bytes. Raises UserError if VITRAIL_CACHE_SIZE is not a size."""
     return byte_count(os.environ.get("VITRAIL_CACHE_SIZE") or _LIMIT, "VITRAIL_CACHE_SIZE")
 
 
 def cache_name(*parts: str) -> str:
-    """A file name that stands for these texts and no others."""
+    """Makes a file name of 40 hexadecimal digits that is unique to these texts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 
 def used(file: Path) -> bool:
-    """Whether a file is in the cache; if so it counts as used just now."""
+    """Tells whether a file is in the cache, and if so marks it as used just now."""
     try:
         os.utime(file)
     except OSError:
@@ -39,12 +40,15 @@ def used(file: Path) -> bool:
 
 
 def make_room(folder: Path, keep: Path) -> None:
-    """Remove what was used longest ago, until the folder is within the limit. `keep` stays in any case."""
+    """Deletes the files of a cache folder that were used longest ago, until it is within the limit.
+
+    keep: a file that is not deleted in any case, since the caller is about to use it.
+    """
     files = []
     for file in folder.iterdir():
         try:
             state = file.stat()
-        except OSError:  # another process was faster
+        except OSError:  # another process has just deleted it
             continue
         if not file.name.startswith("."):
             files.append((state.st_mtime_ns, state.st_size, file))
@@ -53,5 +57,5 @@ def make_room(folder: Path, keep: Path) -> None:
         if total <= limit:
             return
         if file != keep:
-            file.unlink(missing_ok=True)  # a process that has it open reads on
+            file.unlink(missing_ok=True)  # a process that has it open can still read it
             total -= size

@@ -1,34 +1,32 @@
-"""From the bytes of an image file to pixels: one picture, upright, 8 bits a channel or floats.
+"""Decoding an image file to pixels: one upright picture, with 8 bits a channel or floats.
 
-The rules are Pillow's own `convert` wherever it keeps what is in the file. Where it would clip (16-bit, 32-bit
-and float pictures) values are rescaled instead: to 8 bits, or, where a range is given, to floats from 0 to 1. Whatever
-cannot be decoded ends in `BadImage`, with the reason.
+Channels are converted as Pillow's `convert` does wherever that keeps the values. Where it would clip them (16-bit,
+32-bit and float pictures), they are rescaled instead: to 8 bits or, if a range is given, to floats from 0 to 1. If a
+file cannot be decoded, `BadImage` is raised with the reason.
 """
 
 import io
-import warnings
+import math
 from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
 
 from vitrail.data import heif
-from vitrail.data.bad_image import BadImage, OutsideUnits
-from vitrail.data.deep import deep_colour, is_deep, is_deep_colour, scaled, with_channels
+from vitrail.data.bad_image import BadImage, OutsideUnits, TooCostly, TooLarge
+from vitrail.data.bit_depth import deep_colour, is_deep, is_deep_colour, scaled, with_channels
+from vitrail.data.pillow_limit import allow_pixels
 
 MAX_PIXELS = 178_956_970
-"""Where Pillow itself gives up: twice its MAX_IMAGE_PIXELS."""
+"""The largest picture that is decoded, in pixels: Pillow's own limit, twice its MAX_IMAGE_PIXELS."""
 
-# We refuse by a limit of our own, so Pillow's softer warning about the same thing is only noise.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-# Odd metadata is worth a line a file to Pillow. Filters are not safe to change per call: threads share them.
-warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-
-# EPS is left out on purpose: Pillow would run Ghostscript on it. The rest are formats that nobody trains on.
+# The formats of Pillow that are read. EPS is left out because Pillow would run Ghostscript on it; the others left out
+# are formats that nobody trains on.
 FORMATS = (
     *("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "TGA", "JPEG2000", "AVIF", "ICO", "PCX"),
     *("QOI", "SGI"),
 )
+# The endings of files that are taken for images, in lower case.
 EXTENSIONS = frozenset(
     (
         *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".webp"),
@@ -38,6 +36,8 @@ EXTENSIONS = frozenset(
 )
 
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+"""Pillow's modes by the number of channels."""
+# The operation that turns a picture upright, by its EXIF orientation.
 _UPRIGHT = {
     2: (Image.Transpose.FLIP_LEFT_RIGHT,),
     3: (Image.Transpose.ROTATE_180,),
@@ -47,22 +47,32 @@ _UPRIGHT = {
     7: (Image.Transpose.TRANSVERSE,),
     8: (Image.Transpose.ROTATE_90,),
 }
-_ORIENTATION = 0x0112
-_BITS_PER_SAMPLE = 0x0102
+_ORIENTATION = 0x0112  # tag of EXIF
+_BITS_PER_SAMPLE = 0x0102  # tag of TIFF
 
 Planes = tuple[Image.Image, ...]
-"""A picture as Pillow can handle it: one L or one RGB image, or for any other number of channels one L a channel; a
-picture of floats has one F a channel."""
+"""A picture as Pillow images: one of mode L or RGB for 1 or 3 channels of 8 bits, else one of mode L for each channel;
+a picture of floats from 0 to 1 has one of mode F for each channel."""
 Limits = tuple[float, float] | None
-"""The stored values that become 0 and 1 in pictures with more than 8 bits; None: these are reduced to 8 bits."""
+"""The stored values that become 0 and 1 in pictures with more than 8 bits; None to reduce these to 8 bits."""
 
 
 def decode(
     content: bytes | np.ndarray, channels: int = 3, *, max_pixels: int = MAX_PIXELS, limits: Limits = None
 ) -> np.ndarray:
-    """Pixels [rows, columns, channels] of an encoded image or a raw array.
+    """Decodes an image to pixels [rows, columns, channels].
 
-    uint8; with `limits`, a picture that has more than 8 bits a channel is float32 from 0 to 1.
+    Args:
+        content: The bytes of an image file, or an array of stored values [rows, columns] or [rows, columns, channels].
+        channels: The wanted number of channels.
+        max_pixels: Larger pictures are refused before they are decoded.
+        limits: The stored values that become 0 and 1 in a picture with more than 8 bits a channel.
+
+    Returns:
+        uint8; but float32 from 0 to 1 for a picture with more than 8 bits a channel if there are `limits`.
+
+    Raises:
+        BadImage: If it cannot be decoded.
     """
     return to_array(decode_planes(content, channels, max_pixels=max_pixels, limits=limits))
 
@@ -75,11 +85,15 @@ def decode_planes(
     shrink: Callable[[tuple[int, int]], int] | None = None,
     limits: Limits = None,
 ) -> Planes:
-    """Like `decode`, as Pillow images.
+    """Decodes an image as `decode` does, but to Pillow images.
 
-    `shrink` is asked, once the size (rows, columns) of the upright picture is known, by how much (1, 2, 4 or 8) a
-    JPEG may be reduced while decoding; other formats are always decoded whole. `limits`: as in `decode`. Planes are
-    taken to be decoded already.
+    Args:
+        content: As for `decode`, or a Pillow image; Planes are decoded already and returned as they are.
+        channels: As for `decode`.
+        max_pixels: As for `decode`.
+        shrink: Called with the size (rows, columns) of the upright picture, once it is known; returns by which factor
+            (1, 2, 4 or 8) a JPEG may be reduced while it is decoded. Other formats are decoded at full size.
+        limits: As for `decode`.
     """
     if isinstance(content, tuple):
         return content
@@ -90,21 +104,23 @@ def decode_planes(
     if content[:6] == b"\x93NUMPY":
         return from_array(as_pixels(load_npy(content, max_pixels), channels, limits))
     try:
-        image = _reduced(open_header(content, max_pixels), shrink)
-        if limits is not None and is_deep_colour(content):
-            return from_array(with_channels(scaled(_turned(deep_colour(content), image), limits), channels, alpha=True))
-        return _upright(image, channels, limits)
+        with allow_pixels(max_pixels):  # Pillow compares with its limit while it decodes too
+            image = _reduced(open_header(content, max_pixels), shrink)
+            if limits is not None and is_deep_colour(content):
+                values = scaled(_turned(deep_colour(content), image), limits)
+                return from_array(with_channels(values, channels, alpha=True))
+            return _upright(image, channels, limits)
     except BadImage:
         raise
     except MemoryError:
-        raise BadImage("does not fit into memory") from None
+        raise TooCostly("does not fit into memory") from None
     except Exception as error:
         # Pillow's readers raise nearly anything (OSError, SyntaxError, struct.error, KeyError ...) on bad bytes.
         raise BadImage(_reason(content, error)) from error
 
 
 def open_header(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The image, not yet decoded, after its claimed size has been checked."""
+    """Opens an image file without decoding it. Raises BadImage if its header states more than `max_pixels`."""
     if not content:
         raise BadImage("is empty (zero bytes)")
     formats = FORMATS
@@ -112,20 +128,18 @@ def open_header(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         if not heif.readable():
             raise BadImage(f"is a HEIC picture: {heif.MISSING}")
         formats = ("HEIF",)
-    pillow_limit = Image.MAX_IMAGE_PIXELS
-    if pillow_limit is not None and max_pixels > 2 * pillow_limit:
-        Image.MAX_IMAGE_PIXELS = (max_pixels + 1) // 2  # only ever on the caller's explicit wish
     try:
-        image = Image.open(io.BytesIO(content), formats=formats)
+        with allow_pixels(max_pixels):
+            image = Image.open(io.BytesIO(content), formats=formats)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise BadImage(f"claims more pixels than the limit of {max_pixels:,} (max_pixels)") from None
+        raise TooLarge(f"claims more pixels than the limit of {max_pixels:,} (max_pixels)") from None
     if image.width * image.height > max_pixels:
-        raise BadImage(f"claims {image.width} x {image.height} pixels, above the limit of {max_pixels:,} (max_pixels)")
+        raise TooLarge(f"claims {image.width} x {image.height} pixels, above the limit of {max_pixels:,} (max_pixels)")
     return image
 
 
 def _reduced(image: Image.Image, shrink: Callable[[tuple[int, int]], int] | None) -> Image.Image:
-    """An image that is not yet decoded; a JPEG will be decoded at the size that `shrink` allows."""
+    """Prepares an image that is not decoded yet: a JPEG will be decoded at the reduced size that `shrink` allows."""
     if shrink is not None and image.format == "JPEG" and image.mode in ("RGB", "L"):
         rows, columns = image.height, image.width
         if _orientation(image) >= 5:
@@ -137,7 +151,7 @@ def _reduced(image: Image.Image, shrink: Callable[[tuple[int, int]], int] | None
 
 
 def _opened(image: Image.Image, channels: int, limits: Limits) -> Planes:
-    """A picture that is a Pillow image already; it may still have to be read from its file."""
+    """Converts a Pillow image to Planes; if it was opened lazily, it is read from its file here."""
     try:
         return _upright(image, channels, limits)
     except BadImage:
@@ -147,19 +161,20 @@ def _opened(image: Image.Image, channels: int, limits: Limits) -> Planes:
 
 
 def _upright(image: Image.Image, channels: int, limits: Limits) -> Planes:
+    """Decodes a Pillow image, turns it upright and converts it to the wanted channels."""
     if limits is not None and not is_deep(image) and _stored_bits(image) > 8:
         raise BadImage("is a TIFF of 16-bit colour, of which only 8 bits can be read; save it as PNG or .npy")
     image.load()
-    # After loading: Pillow turns TIFFs upright by itself, and then says so in the EXIF data.
+    # The orientation is read after loading, because loading a TIFF turns it upright and changes its EXIF data.
     for method in _UPRIGHT.get(_orientation(image), ()):
         image = image.transpose(method)
     if limits is not None and is_deep(image):
         return from_array(with_channels(scaled(np.asarray(image), limits), channels, alpha=True))
-    return convert(image, channels)
+    return to_channels(image, channels)
 
 
 def _turned(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
-    """An array [rows, columns, channels] turned upright as the EXIF data of its image say."""
+    """Turns an array [rows, columns, channels] upright by the EXIF data of its image."""
     orientation = _orientation(image)
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
@@ -169,13 +184,13 @@ def _turned(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
 
 
 def _stored_bits(image: Image.Image) -> int:
-    """Bits of a TIFF's channels as they are in the file; 8 for what is not a TIFF."""
+    """Returns the bits of a TIFF's channels as they are in the file; 8 for other formats."""
     bits = (getattr(image, "tag_v2", None) or {}).get(_BITS_PER_SAMPLE, 8)
     return max(bits) if isinstance(bits, tuple) else int(bits)
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF orientation, 1 (upright) when there is none. Broken EXIF data is no reason to lose the picture."""
+    """Returns the EXIF orientation, 1 to 8; 1 (upright) if there is none or the EXIF data are damaged."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
     except Exception:
@@ -183,33 +198,33 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def convert(image: Image.Image, channels: int) -> Planes:
-    """To 8-bit grey (1), grey and alpha (2), colour (3) or colour and alpha (4).
+def to_channels(image: Image.Image, channels: int) -> Planes:
+    """Converts an image to 8-bit grey (1 channel), grey and alpha (2), colour (3) or colour and alpha (4).
 
-    Transparency is dropped, not blended, for 1 and 3: the colours are those stored in the file, as Pillow's
-    `convert("RGB")` gives them.
+    For 1 and 3 channels, transparency is dropped and not blended: the colours are those stored in the file, as in
+    Pillow's `convert("RGB")`. Raises BadImage for another number of channels.
     """
     if channels not in _MODES:
         raise BadImage(f"is a picture with {len(image.getbands())} channels where {channels} are wanted")
     if image.mode.startswith(("I", "F")):
         image = _rescaled(image)
     if image.mode in ("P", "PA") and image.has_transparency_data:
-        image = image.convert("RGBA")  # straight to RGB, Pillow warns that transparency is lost
+        image = image.convert("RGBA")  # converting directly to RGB, Pillow would warn that transparency is lost
     if image.mode in ("LAB", "HSV"):
         image = image.convert("RGB")  # the only conversion Pillow has for them
     mode = _MODES[channels]
     if image.mode != mode:
         image = image.convert(mode)
-    # Pillow resizes LA and RGBA with alpha multiplied in; as planes, every channel is treated alike.
+    # Pillow multiplies the colours by alpha when it resizes LA and RGBA; split up, all channels are treated alike.
     return image.split() if channels in (2, 4) else (image,)
 
 
 def _rescaled(image: Image.Image) -> Image.Image:
-    """Deep pictures to 8 bits, by their range rather than by clipping.
+    """Reduces a picture with more than 8 bits to 8 bits, by rescaling a range of values and not by clipping.
 
-    16-bit: 0..65535. 32-bit whole numbers (mode I, also how Pillow reads some 16-bit files): 0..65535 if all
-    values are inside, else from the picture's own least to its greatest. Floats (F): 0..1 if all are inside,
-    else 0..255 if inside, else least to greatest.
+    The range is 0 to 65535 for 16 bits. For 32-bit integers (mode I, in which Pillow reads some 16-bit files too) it is
+    0 to 65535 if all values are inside; for floats (mode F) it is 0 to 1, or else 0 to 255, if all values are inside.
+    Otherwise it goes from the lowest to the highest value of the picture.
     """
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
@@ -228,10 +243,10 @@ def _rescaled(image: Image.Image) -> Image.Image:
 
 
 def from_array(pixels: np.ndarray) -> Planes:
-    """uint8 or float32 [rows, columns, channels] as Pillow images."""
+    """Converts pixels [rows, columns, channels], uint8 or float32 from 0 to 1, to Pillow images."""
     if pixels.dtype == np.float32:
         return tuple(Image.fromarray(np.ascontiguousarray(pixels[:, :, band])) for band in range(pixels.shape[2]))
-    # By way of bytes: for small pictures, `fromarray` and `asarray` take longer than what is done between them.
+    # `frombytes` is used because for small pictures `fromarray` takes longer than the operations on them.
     rows, columns, channels = pixels.shape
     if channels == 3:
         return (Image.frombytes("RGB", (columns, rows), pixels.tobytes()),)
@@ -239,9 +254,9 @@ def from_array(pixels: np.ndarray) -> Planes:
 
 
 def to_array(planes: Planes) -> np.ndarray:
-    """Pillow images as uint8 [rows, columns, channels]; those of floats as float32 from 0 to 1."""
+    """Converts Pillow images to pixels [rows, columns, channels]: uint8, or float32 from 0 to 1 for mode F."""
     if planes[0].mode == "F":
-        # Resizing overshoots beside edges. In 8 bits Pillow clips that; here it is for us to do.
+        # Resizing overshoots 0 and 1 beside edges. Pillow clips that in 8 bits but not in floats.
         return np.stack([np.asarray(plane) for plane in planes], axis=2).clip(0.0, 1.0)
     if len(planes) == 1:
         shape = planes[0].height, planes[0].width, -1
@@ -250,26 +265,27 @@ def to_array(planes: Planes) -> np.ndarray:
 
 
 def as_pixels(values: np.ndarray, channels: int, limits: Limits) -> np.ndarray:
-    """A raw array as uint8 [rows, columns, channels], or as float32 from 0 to 1 where it is deeper and has limits."""
+    """Converts an array of stored values to pixels [rows, columns, channels], by the rules of `decode`."""
     if limits is None or not is_deep(values):
         return as_bytes(values, channels)
     return with_channels(scaled(values, limits), channels)
 
 
 def as_units(pixels: np.ndarray) -> np.ndarray:
-    """Pixels of either kind as float32 from 0 to 1."""
+    """Converts pixels, uint8 or float32 from 0 to 1, to float32 from 0 to 1."""
     return pixels if pixels.dtype == np.float32 else pixels.astype(np.float32) / np.float32(255)
 
 
 def to_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Pixels of either kind as uint8, for people to look at."""
+    """Converts pixels, uint8 or float32 from 0 to 1, to uint8 for display."""
     return pixels if pixels.dtype == np.uint8 else np.rint(pixels * 255.0).astype(np.uint8)
 
 
 def as_bytes(values: np.ndarray, channels: int) -> np.ndarray:
-    """A raw array as uint8 [rows, columns, channels]; grey is repeated for colour, other counts must agree.
+    """Converts an array [rows, columns] or [rows, columns, channels] to uint8 [rows, columns, channels].
 
-    16-bit values are rescaled from 0..65535, floats from 0..1.
+    uint16 is rescaled from 0 to 65535, floats from 0 to 1. Grey is repeated for colour, and uint8 colour is weighted
+    for grey; other numbers of channels must agree. Raises BadImage if the array cannot be converted.
     """
     if values.ndim == 2:
         values = values[:, :, None]
@@ -297,7 +313,7 @@ def as_bytes(values: np.ndarray, channels: int) -> np.ndarray:
 
 
 def load_npy(content: bytes, max_pixels: int) -> np.ndarray:
-    """An .npy file, never a pickle: `allow_pickle` stays off."""
+    """Reads the array of an .npy file, never a pickled object. Raises BadImage if it is damaged or too large."""
     try:
         stream = io.BytesIO(content)
         version = np.lib.format.read_magic(stream)
@@ -306,13 +322,16 @@ def load_npy(content: bytes, max_pixels: int) -> np.ndarray:
         if kind.hasobject:
             raise BadImage("is an .npy file of Python objects, which would have to be unpickled")
         if int(np.prod([int(size) for size in shape[:2]], dtype=object)) > max_pixels:
-            raise BadImage(f"claims a shape of {shape}, more than the limit of {max_pixels:,} pixels (max_pixels)")
+            raise TooLarge(f"claims a shape of {shape}, more than the limit of {max_pixels:,} pixels (max_pixels)")
+        if math.prod(shape) * kind.itemsize > len(content) - stream.tell():
+            raise BadImage("is cut off before its end (truncated)")
         return np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError, OSError, TypeError, KeyError, SyntaxError) as error:
         raise BadImage(f"is not a readable .npy array ({_one_line(error)})") from error
 
 
 def _reason(content: bytes, error: Exception) -> str:
+    """Says in plain words why Pillow cannot decode a file, as a predicate that follows its name."""
     if type(error).__name__ == "UnidentifiedImageError":
         if not content.strip(b"\0"):
             return "holds nothing but zeros"
@@ -323,5 +342,6 @@ def _reason(content: bytes, error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
+    """Returns an exception's message as one line of at most 160 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else text[:157] + "..."

@@ -1,8 +1,8 @@
-"""Finding pictures that occur twice: the same pixels, or nearly so, without comparing all with all.
+"""Finding pictures that occur twice, exactly or nearly, without comparing every picture with every other.
 
-Every picture gets a 64-bit hash of its brightness gradients (dHash). Hashes are cut into four bands; only pictures
-that agree in a whole band are compared at all. A pair is near when the hashes differ in few bits and the 16 x 16
-thumbnails hardly differ, which keeps plain digits and skies from all looking alike.
+Every picture gets a 64-bit hash of its brightness gradients (dHash). The hash is cut into four bands of 16 bits; two
+pictures are compared only if they agree in all bits of a band. They are near duplicates if their hashes differ in few
+bits and their 16 x 16 thumbnails differ little; the hash alone would take all plain skies for one picture.
 """
 
 from collections.abc import Sequence
@@ -11,46 +11,60 @@ import numpy as np
 from PIL import Image
 
 THUMBNAIL = 16
+"""The side of a thumbnail in pixels."""
+# The most that two near duplicates may differ by:
 MAX_BITS = 10
+"""Bits of their hashes."""
 MAX_DIFFERENCE = 0.06
-"""Mean absolute difference of the thumbnails, once each has mean 0 and standard deviation 1."""
+"""The mean absolute difference of their thumbnails, each scaled to mean 0 and standard deviation 1."""
 MAX_BRIGHTNESS = 20.0
-"""Difference of their mean brightness, in grey levels of 256."""
+"""The difference of their mean brightness, in grey levels of 256."""
 _BANDS = 4
 _BLOCK = 512
+"""Pictures compared with others at a time, which bounds the memory."""
 _MAX_PAIRS = 200_000
+"""The search ends if it has found more pairs than this."""
 
 
 def gradient_hash(grey: Image.Image) -> int:
-    """64 bits: is each of 8 x 8 places darker than its right neighbour? `grey` is of mode L."""
+    """Computes a 64-bit hash: for each of 8 x 8 cells, one bit that is set if it is darker than its right neighbour.
+
+    grey: an image of mode L.
+    """
     small = np.asarray(grey.resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
     bits = np.packbits(small[:, :-1] < small[:, 1:])
     return int.from_bytes(bits.tobytes(), "big")
 
 
-def thumbnail(grey: Image.Image) -> np.ndarray:
-    """uint8 [256], the picture squashed to 16 x 16."""
+def grey_thumbnail(grey: Image.Image) -> np.ndarray:
+    """Resizes an image of mode L to 16 x 16 and returns it as uint8 [256]."""
     return np.asarray(grey.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)).reshape(-1)
 
 
 def exact_groups(hashes: Sequence[bytes]) -> list[list[int]]:
-    """Places of equal hashes, for every hash that occurs more than once."""
-    places: dict[bytes, list[int]] = {}
-    for place, value in enumerate(hashes):
-        places.setdefault(value, []).append(place)
-    return [group for group in places.values() if len(group) > 1]
+    """Returns, for every hash that occurs more than once, the list of indices where it occurs."""
+    indices: dict[bytes, list[int]] = {}
+    for index, value in enumerate(hashes):
+        indices.setdefault(value, []).append(index)
+    return [group for group in indices.values() if len(group) > 1]
 
 
 def near_groups(hashes: np.ndarray, thumbnails: np.ndarray) -> tuple[list[list[int]], bool]:
-    """Groups of places that look nearly alike, and whether the search was cut short by their number.
+    """Finds groups of pictures that look nearly alike.
 
-    hashes [pictures] uint64, thumbnails [pictures, 256] uint8.
+    Args:
+        hashes: uint64 [pictures], from `gradient_hash`.
+        thumbnails: uint8 [pictures, 256], from `thumbnail`.
+
+    Returns:
+        Groups of indices, and whether the search was cut short because there are too many pairs.
     """
     values = thumbnails.astype(np.float32)
     brightness = values.mean(axis=1, keepdims=True)
-    # A flat picture has no contrast to scale by: its grain stays as small as it is.
+    # The scale is bounded, so that the faint noise of a picture without contrast is not blown up.
     fine = (values - brightness) / np.maximum(values.std(axis=1, keepdims=True), 2.0)
-    # The means of 4 x 4 squares differ by no more than the squares do: a cheap test that loses nothing.
+    # The means of 4 x 4 squares differ by no more than the squares themselves, so comparing the means first excludes
+    # most pairs cheaply and no near one.
     side = THUMBNAIL // 4
     coarse = fine.reshape(-1, side, 4, side, 4).mean(axis=(2, 4)).reshape(len(fine), -1)
     pairs: set[tuple[int, int]] = set()
@@ -67,7 +81,10 @@ def near_groups(hashes: np.ndarray, thumbnails: np.ndarray) -> tuple[list[list[i
 
 
 def _band(hashes: np.ndarray, band: int) -> np.ndarray:
-    """Sixteen bits of each hash, spread over the picture: next to each other they are often all zero at once."""
+    """Takes every fourth bit of each hash, from bit `band` on: integers [pictures] of 16 bits.
+
+    The bits of a band are spread over the picture, because neighbouring bits are often all zero together.
+    """
     keys = np.zeros(len(hashes), dtype=np.int64)
     for bit in range(band, 64, _BANDS):
         keys = keys * 2 + ((hashes >> np.uint64(bit)) & np.uint64(1)).astype(np.int64)
@@ -77,6 +94,7 @@ def _band(hashes: np.ndarray, band: int) -> np.ndarray:
 def _near_pairs(
     members: np.ndarray, hashes: np.ndarray, brightness: np.ndarray, coarse: np.ndarray, fine: np.ndarray
 ) -> set[tuple[int, int]]:
+    """Compares every two of `members`, indices of pictures, and returns the pairs that are near duplicates."""
     pairs: set[tuple[int, int]] = set()
     for start in range(0, len(members), _BLOCK):
         block = members[start : start + _BLOCK]
@@ -96,8 +114,11 @@ def _near_pairs(
 
 
 def _join(pairs: set[tuple[int, int]]) -> list[list[int]]:
-    """Each picture joins the first one it is near to; likeness is not passed on from neighbour to neighbour,
-    or every handwritten 1 would end up in one group."""
+    """Groups pairs: each picture joins the group of the first picture that it is near to.
+
+    Pictures that are near only to other members of a group do not join it; otherwise chains of similar pictures would
+    put every handwritten 1 into one group.
+    """
     groups: dict[int, list[int]] = {}
     joined: set[int] = set()
     for left, right in sorted(pairs):

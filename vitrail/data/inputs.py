@@ -1,7 +1,7 @@
-"""Pictures as they are given: files, folders, globs, a list on stdin, archives, or in memory, one after the other.
+"""Finding the pictures that a user gives: files, folders, globs, a list on stdin, archives, or pictures in memory.
 
-Everything is a generator, so a million inputs take no memory. What is wrong with one input becomes the error of its
-row; only what was asked for by name and is not there at all is a UserError, before anything starts.
+They are found one after the other by generators, so a million inputs take no memory. What is wrong with one input is
+reported in its row of the result. Only a path that does not exist is a UserError, raised before the work begins.
 """
 
 import glob
@@ -25,21 +25,32 @@ from vitrail.data.sources.base import MAX_SAMPLE_BYTES
 from vitrail.errors import UserError
 
 STDIN = "-"
+"""The argument that stands for a list of paths on stdin."""
 MAX_MEMBER_BYTES = 128 << 20
-"""A larger member of an archive is refused: several of them wait in memory."""
+"""The largest member of an archive that is read, in bytes. Several members are in memory at a time."""
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _ZIPS = (".zip",)
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, KeyError)
-"""What damaged archives raise: RuntimeError for encrypted members, NotImplementedError (one of them) for odd ones."""
+"""The exceptions of damaged archives; RuntimeError is also that of encrypted members and unknown compressions."""
 
 
 class Prepared:
-    """What a model takes, where it is made already: floats (channels, rows, columns), or a batch of these.
+    """Input for a model that is already resized, cropped and normalised.
 
-    A tensor or an array by itself means pixels. Nothing is done to prepared values but that they become float32.
+    `predict`, `embed` and `inspect` take a tensor or an array for pixels. Wrapped in this class, its values go to the
+    model as they are, converted to float32 only.
     """
 
     def __init__(self, values: Any) -> None:
+        """Wraps a prepared picture or a batch of them.
+
+        Args:
+            values: A tensor or array of floats (channels, rows, columns) or (batch, channels, rows, columns), of the
+                size that the model takes.
+
+        Raises:
+            UserError: If it is not a tensor or array, or has another number of dimensions or another type.
+        """
         array = _from_tensor(values) if hasattr(values, "detach") else values
         if not isinstance(array, np.ndarray):
             raise UserError(f"vitrail.Prepared takes a tensor or an array, not a {type(values).__name__}")
@@ -53,18 +64,33 @@ class Prepared:
 
 
 Content = bytes | np.ndarray | Image.Image | Prepared
+"""A picture that is not decoded yet: the bytes of an image file, pixels [rows, columns, channels] or [rows, columns], a
+Pillow image, or prepared values."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One picture to come. `read` may raise BadImage; it is called by the thread that decodes."""
+    """One picture that is to be read."""
 
     path: str | None
+    """Its path, "ARCHIVE::MEMBER" in an archive; None for a picture in memory."""
     read: Callable[[], Content]
+    """Reads it, or raises BadImage. It is called in the thread that decodes."""
 
 
-def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterator[Input]:
-    """The inputs that command-line arguments mean. Arguments are checked at once, their contents lazily."""
+def find_pictures(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterator[Input]:
+    """Finds the pictures that command-line arguments mean.
+
+    Args:
+        paths: Files, folders, globs, archives, or `STDIN`.
+        stdin: The stream to read a list of paths from, one on each line; None if `STDIN` is a path like any other.
+
+    Returns:
+        An iterator over the pictures, which looks into folders and archives only as it goes.
+
+    Raises:
+        UserError: At once, if a path does not exist or a glob matches nothing.
+    """
     arguments = [os.fspath(path) for path in paths]
     for argument in arguments:
         if (argument == STDIN and stdin is not None) or os.path.lexists(argument):
@@ -77,20 +103,26 @@ def find(paths: Iterable[str | Path], stdin: IO[bytes] | None = None) -> Iterato
 
 
 def writable(path: str) -> str:
-    """Returns a path as text that every format can hold: bytes of a name that are no UTF-8 become escapes."""
+    """Converts a path to text that every output format can hold: bytes that are not UTF-8 become escapes."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def from_memory(images: Any, *, required: bool = False) -> Iterator[Input]:
-    """The inputs that a Python caller means: a picture of any kind, or a list of them.
+    """Finds the pictures that a Python caller means.
 
-    Paths (files, folders, globs, archives), bytes of an image file, Pillow images, arrays [rows, columns, channels],
-    tensors [channels, rows, columns]; an array or tensor with one dimension more is a batch. They are pixels: uint8, or
-    floats from 0 to 1. `Prepared` is what is no longer pixels. `required`: each path must be there and have a picture
-    in it, also where it is one of many.
+    Args:
+        images: A picture or an iterable of pictures: paths (files, folders, globs, archives), bytes of an image file,
+            Pillow images, arrays [rows, columns, channels], tensors [channels, rows, columns]. An array or tensor with
+            one more dimension is a batch. Their values are pixels: uint8, or floats from 0 to 1; values that are no
+            pixels any more are given as `Prepared`.
+        required: Whether a path in a list must exist and contain a picture; otherwise one that does not exist becomes
+            an Input that cannot be read, as one row of many.
+
+    Raises:
+        UserError: While iterating, for what is not a picture, and for paths that must exist and do not.
     """
     if isinstance(images, (str, Path)):
-        found = find([images])
+        found = find_pictures([images])
         yield from _at_least_one(found, images) if required else found
     elif isinstance(images, Input):
         yield images
@@ -105,54 +137,58 @@ def from_memory(images: Any, *, required: bool = False) -> Iterator[Input]:
     elif isinstance(images, np.ndarray):
         for picture in images if images.ndim == 4 else [images]:
             yield Input(None, lambda picture=picture: picture)
-    elif hasattr(images, "detach"):  # a tensor, told without importing torch
+    elif hasattr(images, "detach"):  # a tensor, recognised without importing torch
         array = _from_tensor(images)
         if array.ndim not in (2, 3, 4):
-            raise UserError(f"a tensor of shape {array.shape} is no picture: (channels, rows, columns) is")
+            raise UserError(f"a tensor of shape {array.shape} is not a picture; give (channels, rows, columns)")
         yield from from_memory(array if array.ndim == 2 else np.moveaxis(array, -3, -1))
     elif isinstance(images, Iterable) and not isinstance(images, Mapping):
         for image in images:
-            # One of many that is not there gets a row that says so.
+            # A missing file among many gets a row that says so, and does not end the work.
             named = not required and isinstance(image, (str, Path)) and not _is_pattern(os.fspath(image))
             yield from _named(os.fspath(image)) if named else from_memory(image, required=required)
     else:
-        raise UserError(f"a {type(images).__name__} is no picture; give a path, bytes, a Pillow image or an array")
+        raise UserError(f"a {type(images).__name__} is not a picture; give a path, bytes, a Pillow image or an array")
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """The pictures of a job, which are found when it begins."""
+    """The pictures of a job, which are looked for only when it begins."""
 
     found: Callable[[], Iterator[Input]]
+    """Starts the search and returns the pictures."""
     where: str
-    """What they are looked for in, as a person would say it."""
+    """The words for where they are looked for, for messages: the paths, or "the list given"."""
     piped: bool = False
-    """Whether they are listed by a pipe: one process alone can read it, and its next line may be long in coming."""
+    """True if they are listed on stdin, which only one process can read and where the next line may come late."""
 
     @classmethod
     def of_arguments(cls, paths: Sequence[str]) -> "Pictures":
-        """Of a command line, as `find` reads it."""
+        """Takes the arguments of a command line, as `find` does."""
         piped = STDIN in paths
-        return cls(lambda: find(paths, sys.stdin.buffer if piped else None), ", ".join(paths), piped)
+        return cls(lambda: find_pictures(paths, sys.stdin.buffer if piped else None), ", ".join(paths), piped)
 
     @classmethod
     def of_caller(cls, images: Any) -> "Pictures":
-        """Of a Python caller, as `from_memory` reads them; each must have a path, by which its row is known."""
+        """Takes the pictures of a Python caller, as `from_memory` does.
+
+        Each must have a path, which identifies its row in the file that the job writes; one without raises UserError.
+        """
 
         def found() -> Iterator[Input]:
-            for place, each in enumerate(from_memory(images)):
-                if each.path is None:
+            for index, picture in enumerate(from_memory(images)):
+                if picture.path is None:
                     raise UserError(
-                        f"picture {place} comes from memory and has no path, so its row in a file could not be told; "
+                        f"picture {index} comes from memory and has no path to name its row in the file by; "
                         "give paths, folders, globs or archives, or leave out=FILE away to get the answers themselves"
                     )
-                yield each
+                yield picture
 
         return cls(found, str(images) if isinstance(images, (str, Path)) else f"the {type(images).__name__} given")
 
 
 def several(images: Any) -> bool:
-    """Whether they are more than one picture, or may be."""
+    """Tells whether what a Python caller gave is, or may be, more than one picture."""
     if isinstance(images, (str, Path)):
         return not Path(images).is_file() or str(images).lower().endswith((*_TARS, *_ZIPS))
     if isinstance(images, (bytes, bytearray, memoryview, Image.Image, Input)):
@@ -165,12 +201,13 @@ def several(images: Any) -> bool:
 
 
 def _from_tensor(tensor: Any) -> np.ndarray:
-    """The values of a tensor, told without importing torch."""
+    """Returns the values of a tensor as an array, without importing torch."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has no bfloat16
 
 
 def _at_least_one(found: Iterator[Input], path: str | Path) -> Iterator[Input]:
+    """Yields the pictures. Raises UserError if there are none."""
     first = next(found, None)
     if first is None:
         raise UserError(f"there is no picture in {path}")
@@ -179,7 +216,10 @@ def _at_least_one(found: Iterator[Input], path: str | Path) -> Iterator[Input]:
 
 
 def put_back(taken: Iterable[Input], rest: Iterable[Input]) -> Iterator[Input]:
-    """Inputs that were taken to see what comes, and then the others. Each is let go of: it may hold a file's bytes."""
+    """Yields inputs that were taken from an iterator to look ahead, and then the rest of it.
+
+    It keeps no reference to an input that it has yielded, since one may hold the bytes of a file.
+    """
     waiting = deque(taken)
     while waiting:
         yield waiting.popleft()
@@ -187,6 +227,7 @@ def put_back(taken: Iterable[Input], rest: Iterable[Input]) -> Iterator[Input]:
 
 
 def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
+    """Finds the pictures of one command-line argument."""
     if argument == STDIN and stdin is not None:
         for line in stdin:
             if name := os.fsdecode(line.rstrip(b"\r\n")):
@@ -194,7 +235,7 @@ def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
     elif os.path.lexists(argument):
         yield from _named(argument)
     else:
-        deep = "**" in argument  # which matches what is in a folder too
+        deep = "**" in argument  # such a glob matches the files in a folder besides the folder itself
         for name in sorted(_matches(argument)):
             wanted = not deep if Path(name).is_dir() else name.lower().endswith((*EXTENSIONS, *_TARS, *_ZIPS))
             if wanted:
@@ -202,7 +243,7 @@ def _argument(argument: str, stdin: IO[bytes] | None) -> Iterator[Input]:
 
 
 def _named(name: str) -> Iterator[Input]:
-    """A file, a folder or an archive that exists, or whose row will say that it does not."""
+    """Finds the pictures of a path: a folder, an archive, or a file, which becomes an unreadable Input if missing."""
     lower = name.lower()
     if Path(name).is_dir():
         yield from _folder(name)
@@ -215,10 +256,13 @@ def _named(name: str) -> Iterator[Input]:
 
 
 def _folder(folder: str) -> Iterator[Input]:
-    """Every visible image below a folder, sorted; links to folders are not followed, so loops cannot happen."""
+    """Finds every image below a folder, in sorted order, without hidden files and folders.
+
+    Links to folders are not followed, so that a circle of links cannot make it endless.
+    """
     try:
         with os.scandir(folder) as entries:
-            # Names alone, not entries: a folder may hold a million files.
+            # Names take less memory than entries, and a folder may hold a million files.
             names, folders = [], set()
             for entry in entries:
                 if entry.name.startswith("."):
@@ -241,8 +285,9 @@ def _folder(folder: str) -> Iterator[Input]:
 
 
 def _read_file(path: str) -> bytes:
+    """Reads a regular file of at most MAX_SAMPLE_BYTES. Raises BadImage if it is something else."""
     try:
-        # A pipe that nobody writes to would be waited for without end.
+        # Without O_NONBLOCK, opening a named pipe that nobody writes to would never return.
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise BadImage("is not a regular file")
@@ -255,14 +300,14 @@ def _read_file(path: str) -> bytes:
 
 
 def _tar(archive: str) -> Iterator[Input]:
-    """The images of a tar file in the order they lie there, read as a stream and never written to disk."""
+    """Finds the images of a tar file in the order in which they are stored; it is read as a stream."""
     try:
         with tarfile.open(archive, "r|*") as stream:
             seen: list[tarfile.TarInfo] = getattr(stream, "members")  # noqa: B009  not in the type stubs
             for info in stream:
                 if info.isreg() and _is_image(info.name):
                     yield _member(archive, info.name, info.size, lambda info=info: _extract(stream, info))
-                seen.clear()  # it would grow with the archive
+                seen.clear()  # tarfile keeps a list of all members, which would grow with the archive
     except _BROKEN as error:
         yield _broken(archive, f"cannot be read as an archive, or not to its end: {error}")
 
@@ -277,6 +322,7 @@ def _extract(stream: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 
 
 def _zip(archive: str) -> Iterator[Input]:
+    """Finds the images of a zip file."""
     try:
         with zipfile.ZipFile(archive) as opened:
             for info in opened.infolist():
@@ -292,7 +338,11 @@ def _unzip(opened: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 
 def _member(archive: str, name: str, claimed: int, read: Callable[[], bytes]) -> Input:
-    """A member's bytes are read now, in order; a header that lies about their number gains nothing."""
+    """Reads a member of an archive at once and returns it as an Input.
+
+    claimed: its size as its header states it; the size that is really read is checked too. Members are read here and
+    not later by another thread, since a stream can only be read in order.
+    """
     path = f"{archive}::{name}"
     too_large = f"is larger than {MAX_MEMBER_BYTES >> 20} MB, the limit inside archives"
     if claimed > MAX_MEMBER_BYTES:
@@ -307,6 +357,8 @@ def _member(archive: str, name: str, claimed: int, read: Callable[[], bytes]) ->
 
 
 def _broken(path: str, reason: str) -> Input:
+    """Returns an Input that raises BadImage with this reason when it is read."""
+
     def read() -> Content:
         raise BadImage(reason)
 
@@ -314,6 +366,7 @@ def _broken(path: str, reason: str) -> Input:
 
 
 def _is_image(name: str) -> bool:
+    """Tells whether the name of a member is that of an image and not hidden."""
     base = name.rpartition("/")[2]
     return not base.startswith(".") and base.lower().endswith(tuple(EXTENSIONS))
 

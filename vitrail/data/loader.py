@@ -1,18 +1,17 @@
-"""Batches of a split, in an order and with augmentation that depend on the seed and the position alone.
+"""Making batches of a split, in an order and with augmentation that depend only on the seed and the position.
 
-The training stream is endless and every slot of it is a pure function of (seed, position): which sample stands
-there, how it is augmented, and what replaces it if it cannot be read. So a stream that starts at position p is, bit
-for bit, what an uninterrupted one gives from p on, with any number of workers.
+The training stream is endless, and each position of it is a pure function of (seed, position): which sample is there,
+how it is augmented, and which one replaces it if it cannot be read. So a stream that starts at position p is equal in
+every bit to what an uninterrupted stream gives from p on, with any number of workers.
 
-Workers are threads, not processes. Pillow and numpy let go of Python's lock while they work, so threads decode in
-parallel; and they start at once, share the data in memory, need no shared-memory mount, and end with the program.
+Workers are threads and not processes. Pillow and numpy release Python's global lock while they work, so threads decode
+in parallel; and threads start at once, share the data in memory, need no shared-memory mount, and end with the program.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,88 +19,109 @@ import torch
 from vitrail.config import DataConfig, Preprocessing, TransformConfig
 from vitrail.config.data import Shuffle
 from vitrail.data.decode import BadImage
-from vitrail.data.mixing import mix, needs_soft_targets
+from vitrail.data.mixup_cutmix import mix, needs_soft_targets
 from vitrail.data.order import create_order
 from vitrail.data.sources import Split
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
+from vitrail.environment import available_processors
 from vitrail.errors import UserError
-from vitrail.launched import available_processors
 from vitrail.random_stream import Draws
 from vitrail.tasks import task
 
 _CHUNK = 8
-"""Encoded images a worker decodes at a time: few enough that a batch is shared among the workers."""
+"""The number of encoded images that a worker decodes at a time, small so that all workers share the work on a batch."""
 _AHEAD = 2
-"""Batches prepared ahead of the loop."""
+"""The number of batches that are prepared before the loop asks for them."""
 _ATTEMPTS = 100
-"""Samples tried for one slot; with one bad in two, a hundred bad in a row do not happen."""
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
+"""The number of samples that are tried for one position before giving up."""
 
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that was passed over, and why."""
+    """A sample that could not be used."""
 
     id: str
     reason: str
+    """The reason as a predicate that follows the id: "is empty"."""
 
 
 @dataclass
 class Batch:
-    """What a training or evaluation step needs."""
+    """The samples of one step of training or evaluation."""
 
-    images: torch.Tensor  # [batch, channels, rows, columns] float32, normalised
-    targets: torch.Tensor  # [batch, ...], as the task collates them; of classes [batch] int64, -1 where there is none
+    images: torch.Tensor
+    """Normalised, float32 [batch, channels, rows, columns]."""
+    targets: torch.Tensor
+    """[batch, ...] as the task collates them; for classification int64 [batch], -1 for a sample without a class."""
     ids: list[str]
-    soft: torch.Tensor | None = None  # [batch, outputs], where mixing or smoothing make targets soft
+    soft: torch.Tensor | None = None
+    """Soft targets [batch, outputs], if mixing or label smoothing make them."""
     bad: list[BadSample] = field(default_factory=list)
+    """The samples that could not be read for this batch."""
     position: int = 0
-    """Samples consumed once this batch is: where a resumed stream has to start."""
+    """The position in the stream after this batch, at which a resumed stream has to start."""
     views: list[torch.Tensor] = field(default_factory=list)
-    """Further views of the same samples, each as `images`, perhaps of another size; where a loader is asked for any."""
+    """Further views of the same samples if the loader makes any, each like `images` but perhaps of another size."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def part(self, start: int, stop: int) -> "Batch":
-        """The samples from `start` to before `stop`."""
+        """Returns the samples from `start` up to but not including `stop`."""
         soft = None if self.soft is None else self.soft[start:stop]
         views = [view[start:stop] for view in self.views]
         images, targets, ids = self.images[start:stop], self.targets[start:stop], self.ids[start:stop]
         return Batch(images, targets, ids, soft, self.bad, self.position, views)
 
     def to(self, device: torch.device) -> "Batch":
+        """Returns the batch with its tensors on a device."""
         soft = None if self.soft is None else self.soft.to(device, non_blocking=True)
         views = [view.to(device, non_blocking=True) for view in self.views]
-        images, targets = (each.to(device, non_blocking=True) for each in (self.images, self.targets))
+        images, targets = (tensor.to(device, non_blocking=True) for tensor in (self.images, self.targets))
         return Batch(images, targets, self.ids, soft, self.bad, self.position, views)
 
 
 @dataclass
 class _Raw:
-    """Some samples, ready but not yet normalised."""
+    """Samples that are decoded and transformed, but not normalised yet."""
 
-    pixels: np.ndarray  # [samples, rows, columns, channels] uint8, or float32 from 0 to 1
+    pixels: np.ndarray
+    """[samples, rows, columns, channels], uint8 or float32 from 0 to 1."""
     indices: list[int]
+    """The place of each sample in the split."""
     bad: list[BadSample]
+    """The samples that could not be read."""
     views: list[np.ndarray] = field(default_factory=list)
-    """The same samples again, for each further view."""
+    """For each further view its pixels, like `pixels`."""
 
 
 class TrainingLoader:
-    """The endless training stream of a split, from `position` on, in batches of constant size.
+    """Yields the endless training stream of a split in batches of constant size.
 
-    A sample that cannot be read is replaced by another one, drawn from (seed, position), so the batch size and all
-    later positions stay as they are. It is counted once in `bad`; above `max_bad` (a share of the split) the
-    iteration ends in a UserError.
+    A sample that cannot be read is replaced by another one, drawn from (seed, position), so that the batch size and all
+    later positions stay the same. It is listed once in `bad`.
 
-    `views` are further views of every sample besides the first, each with a transform and a size of its own; every
-    view has its own random numbers.
+    Over several processes, each process takes its part of every global batch of batch_size * world_size samples. The
+    position counts the samples of all processes.
 
-    Over several processes (`rank` of `world_size`) each takes its part of every global batch of
-    batch_size * world_size; position counts the samples of all of them.
+    Args:
+        split: The samples.
+        config: The augmentation.
+        preprocessing: The size and the normalisation.
+        batch_size: The samples of a batch in each process.
+        seed: The seed of the order and of the augmentation.
+        num_classes: The number of outputs of soft targets.
+        position: The position in the stream to start at.
+        workers: The number of threads; 0 to load in the calling thread, None for `default_workers`.
+        max_bad: The fraction of the split that may be unreadable; above it, iterating raises UserError.
+        max_pixels: The largest picture that is decoded, in pixels; None for the default.
+        views: For each further view of every sample its augmentation and preprocessing. Every view has random numbers
+            of its own.
+        shuffle: "global", "shards" or "auto"; see `create_order`.
+        shuffle_buffer: The number of samples that are shuffled together if the order is by shards.
+        rank: The number of this process.
+        world_size: The number of processes.
+        device: The device of the batches.
     """
 
     def __init__(
@@ -133,11 +153,11 @@ class TrainingLoader:
         self.transform = TrainingTransform(config, preprocessing, **limit)
         self.views = [TrainingTransform(*view, **limit) for view in views]
         self.batch_size, self.seed, self.num_classes, self.position = batch_size, seed, num_classes, position
-        self.workers = default_workers(split) if workers is None else workers
+        self.workers = loader_workers(split) if workers is None else workers
         self.max_bad = max_bad
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         self.bad: dict[str, str] = {}
-        """Every sample that could not be read so far: id and reason."""
+        """The samples that could not be read so far: reason by id."""
         self._order = create_order(split, seed, config.repeats, shuffle, shuffle_buffer)
         self._prepared: int | None = None
         self._normalise = Normaliser(preprocessing, self.device)
@@ -151,9 +171,14 @@ class TrainingLoader:
 
     @property
     def _chunk(self) -> int:
+        """Returns the number of samples that a worker loads at a time."""
         return self.batch_size if self.split.in_memory else _CHUNK
 
     def _slots(self, start: int) -> list[int]:
+        """Returns the positions of this process's part of the global batch that begins at `start`.
+
+        If a new stretch of shards begins there, the split begins to download the shards that will be read soon.
+        """
         if (stretch := self._order.stretch(start)) != self._prepared:
             self._prepared = stretch
             self.split.prepare(self._order.soon(start))
@@ -161,28 +186,32 @@ class TrainingLoader:
         return list(range(first, first + self.batch_size))
 
     def _load(self, slots: list[int]) -> _Raw:
+        """Loads the samples at these positions of the stream."""
         rows, columns = self.preprocessing.rows_columns
         raw = _Raw(np.empty((len(slots), rows, columns, self.transform.channels), self.transform.dtype), [], [])
         raw.views = [np.empty((len(slots), *view.image_size, view.channels), view.dtype) for view in self.views]
-        for place, slot in enumerate(slots):
-            raw.indices.append(self._fill(raw, place, slot))
+        for row, slot in enumerate(slots):
+            raw.indices.append(self._fill(raw, row, slot))
         return raw
 
-    def _fill(self, raw: _Raw, place: int, slot: int) -> int:
-        """The sample that stands at a slot of the stream, or the first one drawn in its stead that can be read."""
+    def _fill(self, raw: _Raw, row: int, slot: int) -> int:
+        """Loads the sample at position `slot` of the stream into `row` of the pixels and returns its index.
+
+        If it cannot be read, substitutes are drawn until one can be.
+        """
         epoch, index, repeat = self._order.at(slot)
         substitutes = Draws("substitute", self.seed, slot)
         for _ in range(_ATTEMPTS):
             name = self.split.ids[index]
             try:
-                # A substitute differs from its sample's own turn in this epoch by the slot in its key.
+                # A substitute's key has the slot in it, so that it is augmented otherwise than at its own position.
                 draws = Draws("sample", self.seed, epoch, repeat, name)
                 content = self.split.read(index)
                 if self.views:
-                    content = self.transform.decoded(content)  # once for all
-                raw.pixels[place] = self.transform(content, draws)
+                    content = self.transform.decoded(content)  # decode once for all views
+                raw.pixels[row] = self.transform(content, draws)
                 for number, view in enumerate(self.views):
-                    raw.views[number][place] = view(content, Draws("view", number, self.seed, epoch, repeat, name))
+                    raw.views[number][row] = view(content, Draws("view", number, self.seed, epoch, repeat, name))
                 return index
             except BadImage as error:
                 raw.bad.append(BadSample(name, str(error)))
@@ -193,6 +222,7 @@ class TrainingLoader:
         )
 
     def _finish(self, start: int, raw: _Raw) -> Batch:
+        """Normalises and mixes the samples of the global batch that begins at `start`."""
         check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
         images = self._normalise(raw.pixels)
         targets = collated(self.split, raw.indices, self.device)
@@ -207,10 +237,21 @@ class TrainingLoader:
 
 
 class EvaluationLoader:
-    """Every sample of a split exactly once, in order; the last batch is short, nothing is padded.
+    """Yields every sample of a split exactly once, in order. Nothing is padded, so the last batch may be short.
 
-    Samples that cannot be read are left out and listed in `bad`; a batch can be short, or empty, for it. Over
-    several processes each takes every world_size-th sample, so together they take each once.
+    Samples that cannot be read are left out and listed in `bad`, which can make a batch short or even empty. Over
+    several processes, each takes every world_size-th sample, so that together they take each sample once.
+
+    Args:
+        split: The samples.
+        preprocessing: The size, crop and normalisation.
+        batch_size: The samples of a batch.
+        workers: The number of threads; 0 to load in the calling thread, None for `default_workers`.
+        max_bad: The fraction of the split that may be unreadable; above it, iterating raises UserError.
+        max_pixels: The largest picture that is decoded, in pixels; None for the default.
+        rank: The number of this process.
+        world_size: The number of processes.
+        device: The device of the batches.
     """
 
     def __init__(
@@ -231,15 +272,16 @@ class EvaluationLoader:
         limit = {} if max_pixels is None else {"max_pixels": max_pixels}
         self.split, self.preprocessing, self.batch_size = split, preprocessing, batch_size
         self.transform = EvaluationTransform(preprocessing, **limit)
-        self.workers = default_workers(split) if workers is None else workers
+        self.workers = loader_workers(split) if workers is None else workers
         self.max_bad, self.rank, self.world_size = max_bad, rank, world_size
         self.device = torch.device(device)
         self.bad: dict[str, str] = {}
+        """The samples that could not be read: reason by id."""
         self._mine = list(range(rank, len(split), world_size))
         self._normalise = Normaliser(preprocessing, self.device)
 
     def __len__(self) -> int:
-        """Batches."""
+        """Returns the number of batches."""
         return -(-len(self._mine) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -254,9 +296,11 @@ class EvaluationLoader:
             yield Batch(self._normalise(raw.pixels), targets, names, None, raw.bad, position)
 
     def _slots(self, start: int) -> list[int]:
+        """Returns the indices of the samples of the batch that begins at `start`."""
         return self._mine[start : start + self.batch_size]
 
     def _load(self, indices: list[int]) -> _Raw:
+        """Loads these samples, without those that cannot be read."""
         rows, columns = self.preprocessing.rows_columns
         raw = _Raw(np.empty((len(indices), rows, columns, self.transform.channels), self.transform.dtype), [], [])
         for index in indices:
@@ -270,16 +314,18 @@ class EvaluationLoader:
 
 
 def collated(split: Split, indices: list[int], device: torch.device) -> torch.Tensor:
-    """Gives the targets of some samples of a split as its task has them in a batch."""
+    """Collates the targets of some samples of a split as its task does, as a tensor [samples, ...] on a device."""
     targets = torch.from_numpy(task(split.task).target.collate(split.targets[indices]))
-    # Apple's processors have no double precision.
+    # Apple's GPUs have no double precision.
     return (targets.float() if device.type == "mps" and targets.dtype == torch.float64 else targets).to(device)
 
 
 class Normaliser:
-    """[batch, rows, columns, channels] to float32 [batch, channels, rows, columns], on the device.
+    """Normalises pixels [batch, rows, columns, channels] to float32 [batch, channels, rows, columns] on a device.
 
-    The order of operations (bytes by 255, less mean, by std) is torchvision's, so results are equal to the last bit.
+    The order of operations (bytes divided by 255, minus mean, divided by std) is torchvision's, so that the results are
+    equal to the last bit. `data.preparation.ArrayNormaliser` does the same without torch: it is a class of its own
+    because exported models are run where torch is not imported, and this one computes on the device of the model.
     """
 
     def __init__(self, preprocessing: Preprocessing, device: torch.device | str = "cpu") -> None:
@@ -288,19 +334,26 @@ class Normaliser:
         self.std = torch.tensor(preprocessing.std, device=self.device).view(-1, 1, 1)
 
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
-        # Bytes cross to the device: a quarter of what floats would take.
-        writable = pixels if pixels.flags.writeable else pixels.copy()  # torch warns of others
+        # Move bytes to the device and convert them there, since floats would take four times the transfer.
+        writable = pixels if pixels.flags.writeable else pixels.copy()  # torch warns of arrays that are read-only
         images = torch.from_numpy(writable).to(self.device).permute(0, 3, 1, 2)
         images = images.to(torch.float32, memory_format=torch.contiguous_format)
-        # Floats may be the caller's own memory still.
+        # Float images may still share memory with `pixels`, which must not change: clone them.
         images = images.div_(255) if pixels.dtype == np.uint8 else images.clone()
         return images.sub_(self.mean).div_(self.std)
 
 
 def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: float) -> None:
-    """Add what was found to the list, and stop when it has grown too long."""
-    bad.update({each.id: each.reason for each in found})
-    if found and len(bad) > max_bad * count + 1e-6:  # 0.29 * 100 is a little less than 29
+    """Adds newly found bad samples to the list of all, and raises UserError if these are too many.
+
+    Args:
+        bad: The samples that could not be read so far, reason by id.
+        found: The new ones.
+        count: The number of samples in the split.
+        max_bad: The fraction of them that may be bad.
+    """
+    bad.update({sample.id: sample.reason for sample in found})
+    if found and len(bad) > max_bad * count + 1e-6:  # the sum since 0.29 * 100 is a little less than 29
         shown = "; ".join(f"{name} {reason}" for name, reason in list(bad.items())[:3])
         raise UserError(
             f"{len(bad)} of {count} images cannot be used, more than --data.max-bad {max_bad:.3g} allows: {shown}. "
@@ -308,12 +361,14 @@ def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: 
         )
 
 
-def default_workers(split: Split) -> int:
-    """One thread where samples are in memory already, else one a processor, up to eight."""
+def loader_workers(split: Split) -> int:
+    """Returns the number of threads to load with: one if the samples are in memory, else one for each processor, at
+    most eight."""
     return 1 if split.in_memory else min(available_processors(), 8)
 
 
 def _count(start: int, step: int) -> Iterator[int]:
+    """Yields start, start + step, start + 2 * step and so on, without end."""
     while True:
         yield start
         start += step
@@ -326,7 +381,15 @@ def _prepare(
     workers: int,
     chunk: int,
 ) -> Iterator[tuple[int, _Raw]]:
-    """Batches in order; with workers, a few are prepared ahead."""
+    """Loads batches in order and yields the start of each with its samples. With workers, some are loaded ahead.
+
+    Args:
+        starts: The position at which each batch begins.
+        slots: Returns the positions or indices of the samples of a batch.
+        load: Loads some of these samples; it is called in the workers.
+        workers: The number of threads; 0 to load in the calling thread.
+        chunk: The number of samples that a worker loads at a time.
+    """
     if workers == 0:
         for start in starts:
             yield start, load(slots(start))
@@ -343,17 +406,18 @@ def _prepare(
         while waiting:
             yield _gather(*waiting.popleft())
     finally:
-        # Also when the loop that takes the batches is left early.
+        # This runs too if the caller stops iterating early.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _gather(start: int, futures: list[Future[_Raw]]) -> tuple[int, _Raw]:
+    """Waits for the parts of a batch and joins them."""
     parts = [future.result() for future in futures]
     if len(parts) == 1:
         return start, parts[0]
     return start, _Raw(
         np.concatenate([part.pixels for part in parts]),
         [index for part in parts for index in part.indices],
-        [each for part in parts for each in part.bad],
+        [sample for part in parts for sample in part.bad],
         [np.concatenate(views) for views in zip(*(part.views for part in parts), strict=True)],
     )

@@ -1,4 +1,4 @@
-"""From one picture as it was given to what the model takes: the same bits for predict, embed and inspect."""
+"""Preparing pictures for a model: reading, transforming and normalising them, alike for predict, embed and inspect."""
 
 from collections.abc import Sequence
 
@@ -7,28 +7,34 @@ from PIL import Image
 
 from vitrail.config import Preprocessing
 from vitrail.data.bad_image import BadImage, OutsideUnits
+from vitrail.data.decode_pool import BoundedDecoder, DecodeLimits
 from vitrail.data.inputs import Input, Prepared
 from vitrail.data.transforms import EvaluationTransform
 
 
 class Preparation:
-    """Reads pictures and makes a model's input of them."""
+    """Reads pictures, decodes them within limits, and makes the model's input of them."""
 
-    def __init__(self, preprocessing: Preprocessing) -> None:
+    def __init__(self, preprocessing: Preprocessing, limits: DecodeLimits | None = None) -> None:
         self._shape = (*preprocessing.rows_columns, len(preprocessing.mean))
         self._transform = EvaluationTransform(preprocessing)
+        self._decoder = BoundedDecoder(limits)
         self.normalise = ArrayNormaliser(preprocessing)
 
     def __call__(self, batch: Sequence[Input]) -> tuple[np.ndarray, list[str | None]]:
-        """Gives float32 [pictures, channels, rows, columns] of those that can be read, and for each of the batch why
-        it cannot, or None."""
+        """Prepares a batch of pictures.
+
+        Returns:
+            The pictures that can be read, float32 [pictures, channels, rows, columns]; and for each input of the batch
+            the reason why it cannot be read, or None.
+        """
         pixels = np.empty((len(batch), *self._shape), self._transform.dtype)
         errors: list[str | None] = []
         ready: dict[int, np.ndarray] = {}
         good = 0
-        for each in batch:
+        for picture in batch:
             try:
-                content = each.read()
+                content = picture.read()
                 if isinstance(content, Prepared):
                     ready[good], pixels[good] = self._fitting(content), 0
                 else:
@@ -40,23 +46,27 @@ class Preparation:
             except MemoryError:
                 errors.append("does not fit into memory")
         images = self.normalise(pixels[:good])
-        for place, values in ready.items():
-            images[place] = values
+        for row, values in ready.items():
+            images[row] = values
         return images, errors
 
     def pixels(self, content: bytes | np.ndarray | Image.Image) -> np.ndarray:
-        """Gives [rows, columns, channels] as the model sees it, resized and cropped: uint8, or float32 from 0 to 1."""
+        """Decodes, resizes and crops a picture to what the model sees, before it is normalised.
+
+        Returns uint8 or float32 from 0 to 1, [rows, columns, channels]. Raises BadImage if it cannot be decoded.
+        """
         try:
-            return self._transform(content)
+            return self._decoder(self._transform, content)
         except OutsideUnits as error:
             if not isinstance(content, np.ndarray):
                 raise
             raise BadImage(
-                "is of floats outside 0..1, so not of pixels; what is prepared for the model already is given as "
+                "has floats outside 0..1, so they are not pixels; give input that is prepared for the model already as "
                 "vitrail.Prepared(...)"
             ) from error
 
     def _fitting(self, content: Prepared) -> np.ndarray:
+        """Returns the values of prepared input. Raises BadImage if their shape is not that of the model's input."""
         rows, columns, channels = self._shape
         if content.values.shape != (channels, rows, columns):
             raise BadImage(
@@ -66,11 +76,11 @@ class Preparation:
 
 
 class ArrayNormaliser:
-    """Makes float32 [batch, channels, rows, columns] of pixels [batch, rows, columns, channels], without torch.
+    """Normalises pixels [batch, rows, columns, channels] to float32 [batch, channels, rows, columns], without torch.
 
-    The operations and their order (bytes by 255, less mean, by std) are those of `data.loader.Normaliser`: the same
-    bits. There are two because that one is made of torch, so that bytes are what crosses to the model's device, and an
-    exported model is run without importing torch at all.
+    The operations and their order (bytes divided by 255, minus mean, divided by std) are those of
+    `data.loader.Normaliser`, and so are the results, to the last bit. That one computes with torch on the model's
+    device; this one serves exported models, which are run without importing torch.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:

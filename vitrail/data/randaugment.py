@@ -1,9 +1,9 @@
-"""RandAugment (Cubuk et al. 2020) in its increasing form, and colour jitter, on Pillow images.
+"""RandAugment (Cubuk et al. 2020) in timm's increasing form, and colour jitter, on Pillow images.
 
-Geometry is Pillow's for bytes and for floats; colour operations on floats are those of `float_operations`.
+Pillow moves pictures of bytes and of floats; colour operations on floats are those of `float_operations`.
 
-Each operation has a strength from 0 (nothing) to 1 (as far as it goes). What has a direction (turn, shear, shift,
-brighter or darker) goes either way with equal chance.
+Each operation has a strength from 0 (no effect) to 1 (its strongest). Operations that have a direction (rotate, shear,
+shift, brighten) take either direction with equal probability.
 """
 
 import math
@@ -15,17 +15,19 @@ from PIL import Image, ImageEnhance, ImageOps
 from vitrail.config import TransformConfig
 from vitrail.data import float_operations as floats
 from vitrail.data.decode import Planes, from_array, to_array
-from vitrail.data.frame import Matrix, Moves
 from vitrail.data.geometry import affine, size_of
+from vitrail.data.masks_and_boxes import Matrix, Moves
 from vitrail.random_stream import Draws
 
 _Fill = tuple[int, ...]
+"""The value of empty pixels, 0 to 255, for all channels or for each."""
 _Enhancer = Callable[[Image.Image], ImageEnhance._Enhance]
 _Operation = Callable[[Planes, float, Draws, _Fill], Planes]
+"""Changes a picture with a strength from 0 to 1."""
 
 
 class _Move:
-    """An operation that moves the picture: `draw` gives its matrix for a size (rows, columns) and a strength."""
+    """An operation that moves a picture. `draw` returns its matrix for a size (rows, columns) and a strength."""
 
     def __init__(self, draw: Callable[[tuple[int, int], float, Draws], Matrix]) -> None:
         self.draw = draw
@@ -35,7 +37,15 @@ class _Move:
 
 
 def randaugment(planes: Planes, config: TransformConfig, draws: Draws, fill: _Fill, moves: Moves = None) -> Planes:
-    """Some operations, each chosen at random and applied with a random strength around the set one."""
+    """Applies a number of random operations, each with a random strength around the configured one.
+
+    Args:
+        planes: The picture.
+        config: The number, probability and strength of operations.
+        draws: The random numbers.
+        fill: The value of pixels that moving the picture leaves empty.
+        moves: The list to which the matrices of moves are appended.
+    """
     for _ in range(config.randaugment_layers):
         operation = OPERATIONS[draws.integer(len(OPERATIONS))]
         applied = draws.chance(config.randaugment_probability)
@@ -50,12 +60,13 @@ def randaugment(planes: Planes, config: TransformConfig, draws: Draws, fill: _Fi
 
 
 def colour_jitter(planes: Planes, jitter: float, draws: Draws) -> Planes:
-    """Brightness, then contrast, then saturation."""
+    """Changes brightness, then contrast, then saturation by random factors between 1 - `jitter` and 1 + `jitter`."""
     for enhancer in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
         planes = _enhanced(planes, enhancer, draws.uniform(1 - jitter, 1 + jitter))
     return planes
 
 
+# For each of Pillow's enhancers the function that does the same on floats.
 _FLOAT_ENHANCE: dict[_Enhancer, Callable[[np.ndarray, float], np.ndarray]] = {
     ImageEnhance.Brightness: floats.brightness,
     ImageEnhance.Contrast: floats.contrast,
@@ -65,6 +76,7 @@ _FLOAT_ENHANCE: dict[_Enhancer, Callable[[np.ndarray, float], np.ndarray]] = {
 
 
 def _enhanced(planes: Planes, enhancer: _Enhancer, factor: float) -> Planes:
+    """Applies one of Pillow's enhancers, or its counterpart for floats; factor 1 changes nothing."""
     return _applied(
         planes,
         lambda plane: enhancer(plane).enhance(factor),
@@ -77,22 +89,28 @@ def _applied(
     of_bytes: Callable[[Image.Image], Image.Image],
     of_floats: Callable[[np.ndarray], np.ndarray],
 ) -> Planes:
-    """A colour operation by Pillow on each plane, or, on planes of floats, by numpy on all of them at once."""
+    """Applies a colour operation: to each plane of bytes with Pillow, or to all planes of floats together with numpy.
+
+    of_bytes: the operation on a Pillow image; of_floats: that on float32 [rows, columns, channels].
+    """
     if planes[0].mode == "F":
         return from_array(of_floats(to_array(planes)))
     return tuple(of_bytes(plane) for plane in planes)
 
 
 def _signed(value: float, draws: Draws) -> float:
+    """Returns the value or its negative, with equal probability."""
     return -value if draws.chance(0.5) else value
 
 
 def _plain(of_bytes: Callable[[Image.Image], Image.Image], of_floats: Callable[[np.ndarray], np.ndarray]) -> _Operation:
-    """An operation that has no strength."""
+    """Makes an operation that ignores its strength."""
     return lambda planes, strength, draws, fill: _applied(planes, of_bytes, of_floats)
 
 
 def _enhance(enhancer: _Enhancer) -> _Operation:
+    """Makes an operation of one of Pillow's enhancers, with a factor of up to 1.9 or down to 0.1."""
+
     def apply(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
         return _enhanced(planes, enhancer, 1.0 + _signed(0.9 * strength, draws))
 
@@ -125,7 +143,7 @@ def _translate_y(size: tuple[int, int], strength: float, draws: Draws) -> Matrix
 
 
 def _posterize(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
-    # Four bits to start with, none taken away at strength 0; at least one is kept, or the picture is black.
+    # Strength 0 keeps all 8 bits, any other begins at 4 bits; 1 bit is the least, since 0 bits would be black.
     bits = max(8 if strength == 0 else 4 - int(4 * strength), 1)
     return _applied(
         planes, lambda plane: ImageOps.posterize(plane, bits), lambda pixels: floats.posterize(pixels, bits)
@@ -149,6 +167,7 @@ def _solarize_add(planes: Planes, strength: float, draws: Draws, fill: _Fill) ->
     )
 
 
+# The operations that RandAugment chooses from. Their order is part of what a seed means.
 OPERATIONS: tuple[_Operation, ...] = (
     _plain(ImageOps.autocontrast, floats.autocontrast),
     _plain(ImageOps.equalize, floats.equalize),

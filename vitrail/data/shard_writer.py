@@ -1,4 +1,4 @@
-"""Writes any source as tar shards that `sources/shards.py` and WebDataset read."""
+"""Writing any source as tar shards, which `sources/shards.py` and WebDataset read."""
 
 import hashlib
 import io
@@ -15,15 +15,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from PIL import Image
 
+from vitrail.data.check import valid_unicode
 from vitrail.data.decode import BadImage, open_header
-from vitrail.data.doctor import printable
 from vitrail.data.sources import UNLABELLED, Source, Split
-from vitrail.data.sources.shard_index import BLOCK, INDEX, Index, Rows, Shard, write_index
+from vitrail.data.sources.shard_index import BLOCK, INDEX, Index, SampleTable, Shard, write_index
 from vitrail.data.sources.tar_scan import WRITTEN
 from vitrail.errors import UserError
 from vitrail.tasks import task
 
 _ENDINGS = {"JPEG": "jpg", "MPO": "jpg", "JPEG2000": "jp2"}
+"""The endings of files in shards by Pillow's format; any other format's is its name in lower case."""
 
 
 def write_shards(
@@ -33,13 +34,23 @@ def write_shards(
     shard_bytes: int = 256_000_000,
     progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Every split as `SPLIT-000000.tar`, `SPLIT-000001.tar` ..., their index, and the class names as classes.txt.
+    """Writes every split of a source as `SPLIT-000000.tar`, `SPLIT-000001.tar` ..., with an index and classes.txt.
 
-    A sample's class stands beside it as .cls; what other tasks answer stands there as .json by name, and with the
-    sample's id in the index.
+    Beside the image of a sample, its shard has its class as .cls; for other tasks its target as .json, which is in the
+    index too. Equal sources give equal bytes. The folder is written as a whole or not at all.
 
-    The same source gives the same bytes. The folder appears under its name once all of it is written. What cannot be
-    read is left out and listed in the result.
+    Args:
+        source: The data.
+        out: The folder, which must be new or empty.
+        shard_bytes: A shard ends with the sample that brings it to this size.
+        progress: Called with the number of samples newly written.
+
+    Returns:
+        {out, splits: the number of samples by split, shards: their number, skipped: {id, reason} of each sample that
+        cannot be read and is left out}.
+
+    Raises:
+        UserError: If the folder is not empty or cannot be written, or a class name does not fit on a line.
     """
     if any("\n" in name or name != name.strip() for name in source.classes):
         raise UserError("a class name has line breaks or spaces at its ends: classes.txt cannot hold it")
@@ -54,7 +65,7 @@ def write_shards(
             (partial / "classes.txt").write_text("".join(f"{name}\n" for name in source.classes), "utf-8")
             write_index(partial / INDEX, writer.index())
             partial.chmod(0o755)
-            partial.replace(out)  # takes the place of an empty folder, and of nothing else
+            partial.replace(out)  # replaces an empty folder; anything else raises OSError
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -65,34 +76,41 @@ def write_shards(
 
 @dataclass(frozen=True)
 class _Sample:
-    """A sample to be written: its place in its split, how it is stored, and its target."""
+    """A sample to be written."""
 
     row: int
+    """Its place in its split."""
     id: str
     ending: str
+    """The ending of its file in the shard."""
     content: bytes
+    """The bytes of that file."""
     target: np.ndarray
 
 
 class _Writer:
-    """Writes split after split, and notes where each sample went."""
+    """Writes the splits one after the other and records where each sample is, for the index."""
 
     def __init__(self, folder: Path, shard_bytes: int, source: Source, progress: Callable[[int], None]) -> None:
         self.folder, self.shard_bytes, self.progress = folder, shard_bytes, progress
         self.source, self.target = source, task(source.task).target
-        self.targets: list[tuple[str, str]] = []  # target as JSON, id; empty where there are classes
+        self.targets: list[tuple[str, str]] = []
+        """(target as JSON, id) of each sample; empty if each has a single class."""
         self.shards: list[Shard] = []
-        self.samples: list[tuple[int, str, int, int, int, bytes]] = []  # shard, key, offset, size, label, digest
+        self.samples: list[tuple[int, str, int, int, int, bytes]] = []
+        """(number of the shard, key, offset in it, size, label, SHA-256) of each sample."""
         self.skipped: list[dict[str, str]] = []
+        """{id, reason} of each sample that cannot be read."""
 
     def write(self, split: Split) -> int:
+        """Writes the shards of a split and returns the number of samples in them."""
         samples = self._samples(split)
         before, number, waiting = len(self.samples), 0, next(samples, None)
         while waiting is not None:
             name = f"{split.name}-{number:06d}.tar"
             with (self.folder / name).open("wb") as file:
                 hashed = _Hashed(file)
-                with tarfile.TarFile(fileobj=cast(Any, hashed), mode="w") as archive:  # all it needs to write
+                with tarfile.TarFile(fileobj=cast(Any, hashed), mode="w") as archive:  # it needs write and tell only
                     while waiting is not None and (archive.offset == 0 or archive.offset < self.shard_bytes):
                         self._add(archive, waiting)
                         waiting = next(samples, None)
@@ -103,17 +121,18 @@ class _Writer:
         return len(self.samples) - before
 
     def index(self) -> Index:
-        """The index of what was written."""
+        """Returns the index of all shards written so far."""
         rows = self._rows()
         if self.target.single_class:
             return Index(tuple(self.shards), rows, written=True)
-        targets, ids = [each for each, _ in self.targets], [each for _, each in self.targets]
+        targets, ids = [target for target, _ in self.targets], [name for _, name in self.targets]
         rows = replace(rows, target=targets, id=ids)
         return Index(tuple(self.shards), rows, True, self.source.task, self.source.classes)
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> SampleTable:
+        """Returns the columns of the index for all samples."""
         shard, key, offset, size, label, digest = zip(*self.samples, strict=True) if self.samples else [()] * 6
-        return Rows(
+        return SampleTable(
             np.array(shard, dtype=np.int32),
             list(key),
             np.array(offset, dtype=np.int64),
@@ -123,6 +142,7 @@ class _Writer:
         )
 
     def _add(self, archive: tarfile.TarFile, sample: _Sample) -> None:
+        """Adds a sample and its target to an archive and records where it is."""
         key, content, label = f"{sample.row:08d}", sample.content, UNLABELLED
         _add_member(archive, f"{key}.{sample.ending}", content)
         padded = -(-len(content) // BLOCK) * BLOCK
@@ -140,27 +160,30 @@ class _Writer:
         self.samples.append((len(self.shards), key, offset, len(content), label, digest))
 
     def _samples(self, split: Split) -> Iterator[_Sample]:
+        """Yields the samples of a split that can be read, and records the others."""
         for index in range(len(split)):
             self.progress(1)
             try:
                 ending, content = _encoded(split.read(index))
             except BadImage as error:
-                self.skipped.append({"id": printable(split.ids[index]), "reason": str(error)})
+                self.skipped.append({"id": valid_unicode(split.ids[index]), "reason": str(error)})
                 continue
-            yield _Sample(index, printable(split.ids[index]), ending, content, split.targets[index])
+            yield _Sample(index, valid_unicode(split.ids[index]), ending, content, split.targets[index])
 
 
 class _Hashed:
-    """A file that knows the SHA-256 of what was written to it."""
+    """A file to write to, which computes the SHA-256 of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest = file, hashlib.sha256()
 
     def write(self, content: bytes) -> int:
+        """Writes bytes and adds them to the digest."""
         self.digest.update(content)
         return self.file.write(content)
 
     def tell(self) -> int:
+        """Returns the position in the file."""
         return self.file.tell()
 
 
@@ -171,7 +194,11 @@ def _add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _encoded(content: bytes | np.ndarray) -> tuple[str, bytes]:
-    """How a sample is stored: its ending and its bytes."""
+    """Returns the ending and the bytes of the file that a sample is stored as.
+
+    Image files stay as they are; arrays become PNG, or .npy with other than 1 or 3 channels. Raises BadImage if the
+    bytes are not an image.
+    """
     stream = io.BytesIO()
     if isinstance(content, bytes):
         if content[:6] == b"\x93NUMPY":

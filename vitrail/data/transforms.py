@@ -1,20 +1,17 @@
-"""From a sample's content to the pixels of a model's input: [rows, columns, channels].
+"""Transforms: from the content of a sample to the pixels [rows, columns, channels] of the model's input.
 
-They are uint8; where the preprocessing has a range of values they are float32 from 0 to 1, and pictures with more than
-8 bits are floats from the first step to the last. Pictures of 8 bits stay so until the end, whatever the range.
+The pixels are uint8; if the preprocessing has a range of values, they are float32 from 0 to 1. With a range, pictures
+with more than 8 bits are floats in every step, and pictures of 8 bits are converted to floats after the last step.
 
-A transform is a pure function of the content and the draws, so it does not matter which thread applies it, nor
-when. Normalising comes later, for a whole batch at once (`loader.py`).
+A transform is a pure function of the content and the random numbers, so it does not matter when and in which thread it
+is applied. Normalising comes later, for a whole batch at once (`loader.py`).
 """
-
-from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
 
 from vitrail.config import Preprocessing, TransformConfig
 from vitrail.data.decode import MAX_PIXELS, Planes, as_pixels, as_units, decode_planes, from_array, to_array
-from vitrail.data.frame import Box, Frame, Matrix, Moves, mirror, translation, upside_down
 from vitrail.data.geometry import (
     evaluation_box,
     evaluation_crop,
@@ -27,21 +24,21 @@ from vitrail.data.geometry import (
     size_of,
     small_affine,
 )
+from vitrail.data.masks_and_boxes import Box, Frame, Matrix, Moves, mirror, translation, upside_down
 from vitrail.data.randaugment import colour_jitter, randaugment
 from vitrail.random_stream import Draws
 
 Content = bytes | np.ndarray | Image.Image | Planes
 """What a transform takes: an encoded image, an array of stored values, a Pillow image, or planes decoded already."""
-Transform = Callable[[Content, Draws], np.ndarray]
 _Part = tuple[tuple[int, int], Box | None]
-"""The size of a picture, and which box of it was resized to the input; None: all of it."""
+"""The size of a picture, and the box of it that was resized to the input; None for all of it."""
 
 
 class EvaluationTransform:
-    """Exactly what `Preprocessing` describes; the draws are not used.
+    """The transform of evaluation and prediction, exactly as `Preprocessing` describes it; nothing in it is random.
 
-    A JPEG at least four times as large as it has to be is reduced while it is decoded, which is many times quicker
-    for photos of today's cameras; everything else is decoded whole.
+    A JPEG that is at least four times as large as needed is reduced while it is decoded, which is several times faster
+    for photos of today's cameras. Other pictures are decoded at full size.
     """
 
     def __init__(self, preprocessing: Preprocessing, *, max_pixels: int = MAX_PIXELS) -> None:
@@ -56,15 +53,15 @@ class EvaluationTransform:
         return pixels if self.limits is None else as_units(pixels)
 
     def with_frame(self, content: Content, draws: Draws | None = None) -> tuple[np.ndarray, Frame]:
-        """Returns what a call returns, and the map between the picture's own pixels and these."""
+        """Returns the pixels, as calling the transform does, and the map between the picture and these pixels."""
         pixels, size = self.cropped(content)
         frame = Frame.of(size, self.preprocessing.rows_columns, evaluation_box(size, self.preprocessing))
         return pixels if self.limits is None else as_units(pixels), frame
 
     def cropped(self, content: Content) -> tuple[np.ndarray, tuple[int, int]]:
-        """Returns the pixels, and the size (rows, columns) that the picture had.
+        """Returns the pixels before they are converted to floats, and the picture's own size (rows, columns).
 
-        The pixels are as they were decoded: uint8, or floats where the picture has more than 8 bits and a range.
+        They are uint8, or float32 from 0 to 1 if the picture has more than 8 bits and the preprocessing a range.
         """
         if isinstance(content, np.ndarray):
             pixels = as_pixels(content, self.channels, self.limits)
@@ -84,7 +81,8 @@ class EvaluationTransform:
 
 
 class TrainingTransform:
-    """Crop, small affine, RandAugment or colour jitter, shift, flip, erase: what TransformConfig asks for."""
+    """The transform of training, as `TransformConfig` asks for it: crop, small affine map, RandAugment, colour jitter,
+    shift, flips and random erasing, in this order."""
 
     def __init__(self, config: TransformConfig, preprocessing: Preprocessing, *, max_pixels: int = MAX_PIXELS) -> None:
         self.config = config
@@ -103,14 +101,14 @@ class TrainingTransform:
         return self._augmented(pixels, draws)
 
     def with_frame(self, content: Content, draws: Draws) -> tuple[np.ndarray, Frame]:
-        """Returns what a call returns, and the map between the picture's own pixels and these."""
+        """Returns the pixels, as calling the transform does, and the map between the picture and these pixels."""
         moves: list[Matrix] = []
         pixels, (size, box) = self._cropped(content, draws)
         pixels = self._augmented(pixels, draws, moves)
         return pixels, Frame.of(size, self.image_size, box).then(*moves)
 
     def _augmented(self, pixels: np.ndarray | Planes, draws: Draws, moves: Moves = None) -> np.ndarray:
-        """Does all that comes after the crop."""
+        """Applies every step after the crop. moves: the list to which the matrices of moves are appended."""
         config = self.config
         if self._affine or config.randaugment_layers or config.colour_jitter:
             planes = from_array(pixels) if isinstance(pixels, np.ndarray) else pixels
@@ -137,7 +135,11 @@ class TrainingTransform:
         return pixels if self.limits is None else as_units(pixels)
 
     def decoded(self, content: Content) -> np.ndarray | Planes:
-        """The content as pixels, for those who need several transforms of it; floats as planes: they are scaled."""
+        """Decodes content once, to be given to several transforms.
+
+        Returns pixels if they are uint8. Floats are returned as planes, since an array of floats would be taken for
+        stored values and scaled again.
+        """
         if isinstance(content, np.ndarray):
             pixels = as_pixels(content, self.channels, self.limits)
         else:
@@ -145,9 +147,9 @@ class TrainingTransform:
         return pixels if pixels.dtype == np.uint8 else from_array(pixels)
 
     def _cropped(self, content: Content, draws: Draws) -> tuple[np.ndarray | Planes, _Part]:
-        """Returns the picture at the image size, and which part of it that is.
+        """Crops the picture and resizes it to the image size; returns it with the part that was taken.
 
-        It is an array where nothing had to be resized, which is quick, else it is for Pillow.
+        It is returned as an array if nothing had to be resized, which is faster, else as planes.
         """
         if self.config.crop == "inception":
             return self._inception(content, draws)
@@ -163,6 +165,7 @@ class TrainingTransform:
         return resize(planes, self.image_size, self.config.resample), (size_of(planes), None)
 
     def _inception(self, content: Content, draws: Draws) -> tuple[Planes, _Part]:
+        """Takes a random part of the picture, which is drawn before decoding so that a JPEG can be reduced."""
         drawn: list[tuple[tuple[int, int], Box]] = []
 
         def draw(size: tuple[int, int]) -> int:
@@ -170,7 +173,7 @@ class TrainingTransform:
             return shrink_factor(drawn[0][1], self.image_size)
 
         planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, shrink=draw, limits=self.limits)
-        if not drawn:  # not a JPEG: the size is only known now
+        if not drawn:  # not a JPEG, so `draw` was not called yet
             draw(size_of(planes))
         size, box = drawn[0]
         actual = size_of(planes)
@@ -179,12 +182,16 @@ class TrainingTransform:
 
 
 def pixel_type(preprocessing: Preprocessing) -> type[np.generic]:
-    """Of a transform's pixels."""
+    """Returns the type of the pixels that transforms with this preprocessing return."""
     return np.uint8 if preprocessing.range is None else np.float32
 
 
 def shift(pixels: np.ndarray, padding: int, fill: int, draws: Draws, moves: Moves = None) -> np.ndarray:
-    """Padded on every side and cropped to the old size: a shift by up to `padding` pixels along each axis."""
+    """Shifts pixels at random by up to `padding` along each axis, as if padded on every side and cropped to the old
+    size.
+
+    fill: the value of empty pixels, 0 to 255; moves: the list to which the matrix is appended.
+    """
     rows, columns = pixels.shape[:2]
     down = min(max(draws.integer(2 * padding + 1) - padding, -rows), rows)
     right = min(max(draws.integer(2 * padding + 1) - padding, -columns), columns)
@@ -198,7 +205,14 @@ def shift(pixels: np.ndarray, padding: int, fill: int, draws: Draws, moves: Move
 
 
 def erase(pixels: np.ndarray, area: tuple[float, float], fill: tuple[int, ...] | None, draws: Draws) -> np.ndarray:
-    """A random rectangle (Zhong et al. 2020) overwritten by one colour, or by noise where `fill` is None."""
+    """Overwrites a random rectangle of the pixels (Zhong et al. 2020).
+
+    Args:
+        pixels: [rows, columns, channels]; not changed in place.
+        area: The lowest and highest fraction of the picture's area.
+        fill: The colour, one value of 0 to 255 for each channel; None for noise.
+        draws: The random numbers.
+    """
     rows, columns, channels = pixels.shape
     for _ in range(10):
         part = rows * columns * draws.uniform(*area)

@@ -1,1 +1,1 @@
-"""Pictures and pages: what every report of ours is made of. No torch here."""
+"""HTML pages and matplotlib figures, the building blocks of every report. Does not import torch."""

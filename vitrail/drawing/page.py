@@ -1,4 +1,4 @@
-"""What our HTML reports share: one self-contained page, light and dark, that needs no network and runs no script."""
+"""The building blocks of HTML reports: self-contained pages, light and dark, that need no network and run no script."""
 
 import base64
 import html
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-# Names come from files. Control characters would break the page, half surrogates cannot be written as UTF-8,
-# and the marks that turn the writing direction could make one name look like another.
+# Characters in names of files that must not be shown as they are: control characters break the page, unpaired
+# surrogates cannot be written as UTF-8, and direction marks can make one name look like another.
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _STYLE = """
@@ -69,17 +69,23 @@ img.tiny { image-rendering: pixelated; }
 
 
 def visible(name: object) -> str:
-    """A name as text that can be shown: what cannot be is written as an escape."""
+    """Converts a name to text that is safe to show: control characters and their like become backslash escapes."""
     return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(name))
 
 
 def text(value: object) -> str:
-    """Anything, safe inside an element or a quoted attribute."""
+    """Escapes a value for HTML: safe inside an element or a quoted attribute."""
     return html.escape(visible(value))
 
 
 def page(title: str, body: str, style: str = "") -> str:
-    """The whole document; `body` is HTML, `title` is not."""
+    """Builds a complete HTML document.
+
+    Args:
+        title: The heading, plain text.
+        body: What follows the heading, HTML.
+        style: CSS rules besides those that every report has.
+    """
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -88,7 +94,10 @@ def page(title: str, body: str, style: str = "") -> str:
 
 
 def cards(values: Sequence[tuple[str, str, str]]) -> str:
-    """Large figures: (the figure, what it is, "good", "bad" or "")."""
+    """Builds a row of cards, each with one large number.
+
+    values: for each card the number, its label and the colour it is shown in: "good", "bad" or "" (neutral).
+    """
     inner = "".join(
         f'<div class="card {kind}"><b>{text(value)}</b><span>{text(label)}</span></div>'
         for value, label, kind in values
@@ -97,28 +106,35 @@ def cards(values: Sequence[tuple[str, str, str]]) -> str:
 
 
 def section(title: str, inner: str, about: str = "") -> str:
-    """A titled box; `inner` is HTML, `title` and the sentence `about` it are not. Nothing where nothing is inside."""
+    """Builds a titled box, or "" if `inner` is empty.
+
+    inner: HTML; `title` and the explanation `about`, shown below it, are plain text.
+    """
     sentence = f'<p class="soft">{text(about)}</p>' if about else ""
     return f"<section><h2>{text(title)}</h2>{sentence}{inner}</section>" if inner else ""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    head = "".join(f"<th>{text(each)}</th>" for each in heads)
+    """Builds an HTML table of plain-text cells; without `heads` it has no header row."""
+    head = "".join(f"<th>{text(title)}</th>" for title in heads)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
 
 
 def data_address(content: bytes, kind: str) -> str:
-    """A picture as an address that holds it, for `src`."""
+    """Encodes a picture as a `data:` URL, for the attribute `src`. kind: "png" or "jpeg"."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def thumbnail(pixels: np.ndarray) -> str:
-    """A small picture, as an element. pixels: uint8 [rows, columns] or [rows, columns, channels]."""
+    """Builds an `img` element of at most 264 x 198 pixels that contains its picture.
+
+    pixels: uint8 [rows, columns] or [rows, columns, channels]; of other than 3 channels the first is shown in grey.
+    """
     if pixels.ndim == 3 and pixels.shape[2] != 3:
         pixels = pixels[:, :, 0]
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    # Few pixels are shown as they are, sharp; of many, a compressed copy is enough.
+    # A tiny picture is kept exact, so that its pixels stay sharp; of a larger one, a compressed copy is enough.
     tiny = max(image.size) <= 64
     image.thumbnail((264, 198))
     stream = io.BytesIO()
@@ -128,7 +144,10 @@ def thumbnail(pixels: np.ndarray) -> str:
 
 
 def picture(light: bytes, dark: bytes, description: str) -> str:
-    """A drawing in the colours of the page it is on. light, dark: PNGs."""
+    """Builds a `picture` element that follows the light or dark theme of the reader.
+
+    light, dark: the figure drawn for either theme, as PNG; description: the text for readers who cannot see it.
+    """
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{data_address(dark, "png")}">'
         f'<img alt="{text(description)}" src="{data_address(light, "png")}"></picture>'

@@ -1,4 +1,4 @@
-"""What the reports of trainings and evaluations share: their style, shares in words, an interval."""
+"""What reports of training and of evaluation share: CSS rules, percentages, a confidence interval."""
 
 import math
 
@@ -24,16 +24,20 @@ summary { cursor: pointer; color: var(--soft); }
   .share { display: none; }
 }
 """
+"""CSS rules besides those of `page.page`."""
 
 
-def percent(share: float) -> str:
-    """As many digits as tell 99.9 from 100."""
-    return f"{share:.1%}" if share < 0.995 or share == 1 else f"{share:.2%}"
+def percent(fraction: float) -> str:
+    """Formats a fraction of 1 as a percentage: with one digit after the point, near 100 % (but not at it) with two."""
+    return f"{fraction:.1%}" if fraction < 0.995 or fraction == 1 else f"{fraction:.2%}"
 
 
-def interval(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval, which stays honest near 0 and 1 where accuracies live."""
+def interval(fraction: float, n: int) -> tuple[float, float]:
+    """Computes the 95 % confidence interval (low, high) of a fraction observed in `n` samples.
+
+    It is Wilson's interval, which unlike the usual one does not shrink to nothing where the fraction is near 0 or 1.
+    """
     z = 1.96
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    centre = (fraction + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(fraction * (1 - fraction) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,1 +1,1 @@
-"""How good a model is: numbers over samples that are each counted once."""
+"""Evaluation: measures how good a model is. Each sample counts once."""

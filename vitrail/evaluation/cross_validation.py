@@ -1,5 +1,7 @@
-"""K-fold cross-validation of the head in closed form: how well a data set can be told apart by a model's features, when
-every sample is asked once of a head that was solved without it."""
+"""K-fold cross-validation of a head in closed form: how well a model's features tell the classes of a data set apart.
+
+The samples are divided into folds; each fold is classified by a head that was computed from all the others.
+"""
 
 import statistics
 from collections import Counter
@@ -18,14 +20,17 @@ from vitrail.tasks.classification.closed_form import ridge_head
 from vitrail.tasks.classification.meter import Accuracy
 
 METHOD = "ridge in closed form"
+"""The name of the method in results."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a head reached on the samples of one fold, solved on those of all others."""
+    """The result of one fold, classified by a head that was computed from all others."""
 
     n: int
+    """Samples in the fold."""
     learned_from: int
+    """Samples in all other folds."""
     top1: float
     balanced_accuracy: float
     loss: float
@@ -33,20 +38,24 @@ class Fold:
 
 @dataclass(frozen=True)
 class CrossValidation:
+    """The results of all folds."""
+
     folds: tuple[Fold, ...]
     skipped: int
+    """Samples that could not be read."""
 
     @property
     def mean(self) -> float:
-        """Of the folds' accuracies."""
+        """Returns the mean accuracy of the folds."""
         return statistics.fmean(fold.top1 for fold in self.folds)
 
     @property
     def std(self) -> float:
-        """Over the folds, with n - 1."""
+        """Returns the standard deviation of the folds' accuracies, with n - 1."""
         return statistics.stdev(fold.top1 for fold in self.folds)
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the results as values that JSON can hold."""
         return {
             "folds": len(self.folds),
             "method": METHOD,
@@ -59,14 +68,14 @@ class CrossValidation:
         }
 
 
-def check(folds: int) -> None:
-    """Refuses, with a UserError, fewer folds than one to learn from and one to ask."""
+def check_folds(folds: int) -> None:
+    """Raises a UserError for fewer than two folds: one to classify and one to learn from."""
     if folds < 2:
         raise UserError(f"--folds {folds}: at least 2 are needed, one to learn from; 5 is usual")
 
 
 def rare(labels: Tensor, classes: Sequence[str], folds: int) -> list[str]:
-    """Says in a sentence which classes have fewer samples than folds; nothing where none has."""
+    """Writes a sentence on classes that have fewer samples than there are folds; an empty list if there are none."""
     counts = Counter(labels.tolist())
     few = [label for label in counts if counts[label] < folds]
     if not few:
@@ -76,24 +85,36 @@ def rare(labels: Tensor, classes: Sequence[str], folds: int) -> list[str]:
     return [f"{short}, {classes[least]!r} only {counts[least]}: not every fold asks of them"]
 
 
-def cross_validate(features: Features, classes: tuple[str, ...], folds: int, seed: int = 0) -> CrossValidation:
-    """Of samples that all have a label, at least one for each fold. The strength and scale of each fold's head come
-    from leaving out one by one the samples it is solved on: nothing is told by those it is asked."""
+def cross_validate_features(features: Features, classes: tuple[str, ...], folds: int, seed: int = 0) -> CrossValidation:
+    """Classifies each fold by a head computed from all others.
+
+    The strength and the scale of a fold's head are chosen by leave-one-out on the samples that it is computed from, so
+    nothing depends on the samples that it classifies.
+
+    Args:
+        features: features of samples that all have a label; there must be at least as many samples as folds.
+        classes: the names of the classes.
+        folds: the number of folds.
+        seed: decides which samples are in which fold.
+    """
     place = fold_of(features.targets, folds, seed)
     found = []
     for fold in range(folds):
-        train, asked = (features.where(chosen.nonzero()[:, 0]) for chosen in (place != fold, place == fold))
+        train, test = (features.where(chosen.nonzero()[:, 0]) for chosen in (place != fold, place == fold))
         head = ridge_head(train.values, train.targets, len(classes))
         accuracy = Accuracy(Meaning(classes))
-        accuracy.add(asked.ids, asked.targets, head.outputs(asked.values))
+        accuracy.add(test.ids, test.targets, head.outputs(test.values))
         result = accuracy.result()
-        found.append(Fold(len(asked), len(train), result["top1"], result["balanced_accuracy"], result["loss"]))
+        found.append(Fold(len(test), len(train), result["top1"], result["balanced_accuracy"], result["loss"]))
     return CrossValidation(tuple(found), features.skipped)
 
 
 def fold_of(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
-    """int64 [n]: the fold of each sample. Each class is spread over the folds as evenly as it can be, and so are the
-    samples as a whole: the samples of a class go to the folds in turn, from where those of the class before ended."""
+    """Assigns each sample to a fold: int64 [n].
+
+    Each class is spread over the folds as evenly as possible, and so are all samples together: those of a class go to
+    the folds in turn, beginning where those of the class before ended.
+    """
     place, begun = torch.empty_like(labels), 0
     for label in labels.unique().tolist():
         members = (labels == label).nonzero()[:, 0]

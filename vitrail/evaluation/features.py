@@ -1,4 +1,4 @@
-"""What a frozen model makes of every sample of a split: computed once, then used by every probe."""
+"""Features: what a frozen model returns for every sample of a split, computed once and then used by several methods."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Features:
 
     ids: list[str]
     values: Tensor
-    """float32 [n, width], on the CPU: what the head sees."""
+    """float32 [n, width], on the CPU: what the model's head is given."""
     targets: Tensor
-    """[n, ...], as batches have them; of classes int64 [n], -1 where there is none."""
+    """[n, ...] as batches have them; classes are int64 [n], -1 for no label."""
     skipped: int
     """Samples that could not be read."""
 
@@ -27,15 +27,21 @@ class Features:
         return len(self.ids)
 
     def where(self, chosen: Tensor) -> "Features":
-        """The samples at these indices, in this order."""
+        """Returns the samples at these indices, in this order."""
         ids = [self.ids[index] for index in chosen.tolist()]
         return Features(ids, self.values[chosen], self.targets[chosen], self.skipped)
 
 
 @torch.no_grad()
 def extract(model: Model, loader: Iterable[Batch], device: torch.device) -> Features:
-    """Run a model over batches, every sample once; it is left in the mode it was in."""
-    # Not in inference mode: its tensors could not be trained on.
+    """Computes the features of all samples. The model is put into evaluation mode, and back at the end.
+
+    Args:
+        model: any model; its head is not used.
+        loader: batches in which each sample occurs once.
+        device: where the model is.
+    """
+    # Not in inference mode: a head could not be trained on its tensors.
     ids: list[str] = []
     values: list[Tensor] = []
     targets: list[Tensor] = []
@@ -56,8 +62,8 @@ def extract(model: Model, loader: Iterable[Batch], device: torch.device) -> Feat
     return Features(ids, torch.cat(values), torch.cat(targets), skipped)
 
 
-def joined(parts: Sequence[Features], ids: Sequence[str]) -> Features:
-    """What several processes computed of one split, as if one had; `ids` are the split's, in order."""
+def join_features(parts: Sequence[Features], ids: Sequence[str]) -> Features:
+    """Joins the features that several processes computed of one split, in the order of `ids`, the ids of the split."""
     some = [part for part in parts if len(part)] or parts[:1]
     place = {name: index for index, name in enumerate(ids)}
     whole = Features(
@@ -70,7 +76,14 @@ def joined(parts: Sequence[Features], ids: Sequence[str]) -> Features:
 
 
 def counted(batches: Iterable[Batch], what: str, total: int, after: float = 0.0) -> Iterator[Batch]:
-    """The batches, under a bar that counts their images and says how many a second."""
+    """Yields batches under a progress bar that counts their images.
+
+    Args:
+        batches: the batches.
+        what: the label of the bar.
+        total: the number of images.
+        after: seconds before the bar appears.
+    """
     with progress(what, total, after, unit="images") as advance:
         for batch in batches:
             yield batch

@@ -1,16 +1,18 @@
-"""The picture of a few-shot evaluation: accuracy against shots."""
+"""The picture of a few-shot evaluation: accuracy by number of shots."""
 
 from collections.abc import Sequence
 
 from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png
-from vitrail.evaluation.few_shot import Row
+from vitrail.evaluation.few_shot import FewShotRow
 
 _NAMES = {"ridge": "least squares (the paper)", "knn": "nearest neighbours", "probe": "trained linear probe"}
+"""What the picture calls the methods."""
 _MARKS = {"ridge": "o", "knn": "s", "probe": "^"}
+"""The markers of the methods."""
 
 
-def shots_curve(rows: Sequence[Row], chance: float, theme: Theme = LIGHT) -> bytes:
-    """A line a method: the mean over the seeds, with one standard deviation either way."""
+def shots_curve(rows: Sequence[FewShotRow], chance: float, theme: Theme = LIGHT) -> bytes:
+    """Draws a line for each method: the mean over the seeds, with one standard deviation either way. Returns a PNG."""
     places = {shots: place for place, shots in enumerate(dict.fromkeys(row.shots for row in rows))}
     colours = {"ridge": theme.train, "knn": theme.val, "probe": theme.ink}
     figure = blank_figure(6.4, 4.4, theme)
@@ -18,7 +20,7 @@ def shots_curve(rows: Sequence[Row], chance: float, theme: Theme = LIGHT) -> byt
     methods = list(dict.fromkeys(row.method for row in rows))
     for number, method in enumerate(methods):
         own = [row for row in rows if row.method == method]
-        # A little apart, so that the bars of equal results are all seen.
+        # Methods stand a little apart, so that the error bars of equal results are all visible.
         aside = (number - (len(methods) - 1) / 2) * 0.06
         axes.errorbar(
             [places[row.shots] + aside for row in own],

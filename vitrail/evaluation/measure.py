@@ -1,4 +1,4 @@
-"""Runs a model over samples and counts every one of them once, by the meter of its task."""
+"""Runs a model over samples and measures its answers, each sample once."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -14,7 +14,8 @@ _Meter = TypeVar("_Meter", bound=Meter)
 
 @torch.inference_mode()
 def measure(model: nn.Module, batches: Iterable[Batch], meter: _Meter, device: torch.device) -> _Meter:
-    """Adds what a model says of batches to a meter, and returns it; the model is left in the mode it was in."""
+    """Adds a model's answers to a meter, and returns the meter. The model is put into evaluation mode, and back at the
+    end."""
     before = model.training
     model.eval()
     try:

@@ -1,5 +1,7 @@
-"""Which of the two usual means and deviations weights were trained with, where they do not say: both are tried on
-labelled training images, and one is chosen where the difference is beyond chance."""
+"""Finds out which of the two usual means and deviations a model was trained with, if its weights do not say.
+
+Both are tried on labelled training images. The other one is taken only if it does better by more than chance.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,34 +11,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.checkpoints.preprocessing import NAMED, normalised, words
+from vitrail.checkpoints.preprocessing import NAMED, as_words, normalised
 from vitrail.config import Preprocessing
 from vitrail.data import Split
 from vitrail.data.loader import EvaluationLoader
 from vitrail.evaluation.features import counted, extract
-from vitrail.evaluation.few_shot import draw
+from vitrail.evaluation.few_shot import draw_shots
 from vitrail.models.build import Model
 from vitrail.random_stream import permutation
 from vitrail.tasks import task
 from vitrail.tasks.classification import top1
-from vitrail.tasks.classification.closed_form import leave_one_out, signs
+from vitrail.tasks.classification.closed_form import leave_one_out_scores, signs
 
 SAMPLES = 256
-"""Images that are tried at most, or a few more: four of each of so many classes."""
+"""About how many images are tried: four of each class, of at most a quarter as many classes."""
 LEAST = 4
-"""Images of a class: fewer cannot be left out one by one."""
+"""A class must have at least this many images: of fewer none can be left out and still be learned."""
 CHANCE = 0.01
-"""A difference that chance alone makes less often than this is taken for one."""
+"""A difference counts if chance would produce it with a probability below this."""
 FLIPS = 10_000
+"""How many random signs of the differences are tried to compute that probability."""
 
 Outcome = tuple[Tensor, Tensor]
-"""Of every image: whether it was right, and how far off it was."""
+"""For each image: whether the answer was right, and how far off it was."""
 Judge = Callable[[EvaluationLoader], Outcome]
-"""Images -> how well the model does on them."""
+"""Measures how well a model does on images as a loader prepares them."""
 
 
 def by_features(model: Model, device: torch.device) -> Judge:
-    """Judge a model without a head: by a ridge on its features, asked of each image when trained on the others."""
+    """Makes a judge for a model without a head: a ridge on its features classifies each image after learning from all
+    others."""
 
     def judge(loader: EvaluationLoader) -> Outcome:
         found = extract(model, counted(loader, "trying a preprocessing", len(loader.split), after=1.0), device)
@@ -46,7 +50,7 @@ def by_features(model: Model, device: torch.device) -> Judge:
         _, labels = torch.from_numpy(strata).unique(return_inverse=True)
         classes = int(labels.max()) + 1
         outcomes = []
-        for _, scores, own in leave_one_out(found.values, labels, classes):
+        for _, scores, own in leave_one_out_scores(found.values, labels, classes):
             outcomes.append((top1.right(scores, own), (scores - signs(own, classes)).square().mean(dim=1)))
         return min(outcomes, key=lambda outcome: float(outcome[1].mean()))
 
@@ -54,7 +58,8 @@ def by_features(model: Model, device: torch.device) -> Judge:
 
 
 def by_head(model: Model, mapping: np.ndarray | None, device: torch.device) -> Judge:
-    """Judge a model by what it says itself. `mapping`: the source's label -> the model's."""
+    """Makes a judge for a model with a head. mapping: the model's class for each class of the source; None: the
+    same."""
 
     @torch.inference_mode()
     def judge(loader: EvaluationLoader) -> Outcome:
@@ -71,8 +76,13 @@ def by_head(model: Model, mapping: np.ndarray | None, device: torch.device) -> J
 
 
 def sample(training: Split, few_of_each: bool = True) -> Split:
-    """The images to try it on: evenly of each class (of other targets: of each stratum), or any that have a
-    target."""
+    """Chooses the images to try a preprocessing on.
+
+    Args:
+        training: the split to choose from.
+        few_of_each: whether to take equally many of each class (or stratum, for other targets); if not, any with a
+            target.
+    """
     labels = torch.from_numpy(np.asarray(training.strata))
     known = (labels >= 0).nonzero()[:, 0]
     if not few_of_each:
@@ -83,34 +93,45 @@ def sample(training: Split, few_of_each: bool = True) -> Split:
     known = known[torch.isin(labels[known], classes)]
     if len(classes) < 2:
         return training.subset([])
-    return training.subset(known[draw(labels[known], max(LEAST, SAMPLES // len(classes)), 0)].numpy())
+    return training.subset(known[draw_shots(labels[known], max(LEAST, SAMPLES // len(classes)), 0)].numpy())
 
 
-def choose(own: Preprocessing, images: Split, judge: Judge, workers: int | None = None) -> tuple[Preprocessing, str]:
-    """The better preprocessing for a model, and a sentence that says which it is and by how much. `own` is what stays
-    where it cannot be told: the difference between the candidates is in mean and std alone."""
+def choose_normalisation(
+    own: Preprocessing, images: Split, judge: Judge, workers: int | None = None
+) -> tuple[Preprocessing, str]:
+    """Chooses between the two usual preprocessings, which differ in mean and deviation.
+
+    Args:
+        own: the assumed preprocessing, which is kept if the difference is not beyond chance.
+        images: the images to try them on.
+        judge: measures the model.
+        workers: threads that read the images.
+
+    Returns:
+        The preprocessing, and a sentence that says how it was chosen.
+    """
     other = _other(own)
     if other is None or len(images) < LEAST:
-        return own, f"the weights carry no preprocessing, and nothing tells it; assumed {words(own)}"
+        return own, f"the weights carry no preprocessing, and nothing tells it; assumed {as_words(own)}"
     results = {}
     for candidate in (own, other):
         results[candidate] = judge(EvaluationLoader(images, candidate, batch_size=32, workers=workers))
     (_, mine), (_, theirs) = results.values()
     better = own if float(mine.mean()) <= float(theirs.mean()) else other
     worse = other if better == own else own
-    told = chance(mine - theirs) < CHANCE if len(mine) else False
+    beyond_chance = chance(mine - theirs) < CHANCE if len(mine) else False
     shown = " against ".join(
         f"{float(right.double().mean()):.1%} right, mean error {float(error.mean()):.3f}"
         for right, error in (results[better], results[worse])
     )
     tried = f"the weights carry no preprocessing; tried both usual ones on {len(mine):,} training images: "
-    if told:
-        return better, f"{tried}{shown} with {normalised(worse)}; took {words(better)}"
-    return own, f"{tried}{shown} with {normalised(worse)} does not tell; assumed {words(own)}"
+    if beyond_chance:
+        return better, f"{tried}{shown} with {normalised(worse)}; took {as_words(better)}"
+    return own, f"{tried}{shown} with {normalised(worse)} does not tell; assumed {as_words(own)}"
 
 
 def chance(differences: Tensor) -> float:
-    """How often the mean of paired differences is so far from 0 when the sign of each is a toss."""
+    """Computes the probability that the mean of paired differences is this far from 0 if the sign of each is random."""
     seen = differences.numpy()
     tosses = np.random.Generator(np.random.PCG64(0)).integers(0, 2, (FLIPS, len(seen))) * 2 - 1
     far = np.abs(tosses @ seen) >= abs(seen.sum()) - 1e-12
@@ -118,7 +139,7 @@ def chance(differences: Tensor) -> float:
 
 
 def _other(own: Preprocessing) -> Preprocessing | None:
-    """The same, with the mean and deviation of the other usual candidate; None where there is no other."""
+    """Returns the preprocessing with the other usual mean and deviation; None if its own are not usual ones."""
     usual = [(facts["mean"], facts["std"]) for facts in NAMED.values()]
     if (own.mean, own.std) not in usual:
         return None

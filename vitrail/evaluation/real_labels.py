@@ -1,38 +1,32 @@
-"""ImageNet-ReaL: the 50,000 validation images labelled again, each with all classes that are in it, or with none.
+"""ImageNet-ReaL: new labels for the 50,000 validation images; an image has all classes that it shows, or none.
 
-The published file is a JSON list, one list of class numbers an image, in the order of the images' own numbers:
-ILSVRC2012_val_00000001 is the first. An answer is right if it is among them; images with no label are left out.
+The published file is a JSON list with a list of class numbers for each image, in the order of the images' numbers,
+beginning with ILSVRC2012_val_00000001. An answer is right if it is among them; images without labels are left out.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import UserError
+from vitrail.io.documents import read_document
 
 IMAGES, CLASSES = 50_000, 1_000
-_LARGEST = 64 * 2**20
+"""How many images and classes there are."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])ILSVRC2012_val_([0-9]{8})(?![0-9])")
 _WORDNET = re.compile(r"n[0-9]{8}")
 
 RealLabels = tuple[frozenset[int], ...]
+"""The class numbers of each image."""
 
 
-def read(path: str | Path) -> RealLabels:
-    """The labels of each image. Whatever else the file is ends in a UserError that names the place."""
+def read_real_labels(path: str | Path) -> RealLabels:
+    """Reads the labels of all images; a UserError says where a file is not as it should be."""
     path = Path(path)
-    try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is not a file; --real takes ImageNet-ReaL's real.json")
-        if path.stat().st_size > _LARGEST:
-            raise UserError(f"{path}: too large to be ImageNet-ReaL's real.json")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is not a file; --real takes ImageNet-ReaL's real.json")
+    document = read_document(path, finite=False)  # each entry is looked at below
     if not isinstance(document, list):
         raise UserError(f"{path}: must hold a JSON list of {IMAGES:,} lists, not a {type(document).__name__}")
     if len(document) != IMAGES:
@@ -41,7 +35,7 @@ def read(path: str | Path) -> RealLabels:
         if not isinstance(labels, list):
             raise UserError(f"{path}: entry {place} is a {type(labels).__name__}, not a list of class numbers")
         for label in labels:
-            # True and 1.0 compare like numbers, but nobody who labels images writes them.
+            # True and 1.0 would pass as numbers, but the published file has neither.
             if type(label) is not int or not 0 <= label < CLASSES:
                 shown = repr(label) if len(repr(label)) <= 40 else repr(label)[:37] + "..."
                 raise UserError(f"{path}: entry {place} has {shown}, which is not a class number (0 to {CLASSES - 1})")
@@ -49,7 +43,7 @@ def read(path: str | Path) -> RealLabels:
 
 
 def image_number(name: str) -> int:
-    """1 to 50,000, from an image's name."""
+    """Returns the number of a validation image, 1 to 50,000, from its name."""
     match = _NUMBER.search(name.rpartition("/")[2])
     if match is None:
         raise UserError(
@@ -62,9 +56,10 @@ def image_number(name: str) -> int:
 
 
 def class_numbers(label_names: Sequence[str]) -> list[int]:
-    """ImageNet's number of each class of a model.
+    """Returns ImageNet's class number for each class of a model.
 
-    Numbers go by WordNet id. A model whose classes are named otherwise is taken to have them in ImageNet's order.
+    Classes named by WordNet id are found by it. A model with other names is assumed to have its classes in ImageNet's
+    order.
     """
     if len(label_names) != CLASSES:
         raise UserError(f"--real needs a model of ImageNet's {CLASSES:,} classes; this one has {len(label_names):,}")
@@ -75,7 +70,16 @@ def class_numbers(label_names: Sequence[str]) -> list[int]:
 
 
 def score(real: RealLabels, numbers: Sequence[int], predictions: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """From (id, predicted class of the model): `n` images that have labels, `without_label` those left out, `top1`."""
+    """Compares answers with the labels.
+
+    Args:
+        real: the labels.
+        numbers: what `class_numbers` returned.
+        predictions: pairs of an image's name and the class that the model predicted.
+
+    Returns:
+        n: images that have labels; without_label: images left out; top1: share of right answers, None if n is 0.
+    """
     n = right = without = 0
     seen: dict[int, str] = {}
     for name, predicted in predictions:

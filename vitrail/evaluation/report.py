@@ -1,4 +1,5 @@
-"""What an evaluation leaves in a folder: evaluation.json, predictions.csv, pictures, and one self-contained page."""
+"""Writes what an evaluation leaves in a folder: evaluation.json, predictions.csv, pictures, and a self-contained
+page."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,18 +15,22 @@ from vitrail.drawing.page import cards, page, picture, section, table, text
 from vitrail.drawing.plots import both
 from vitrail.drawing.results import STYLE
 from vitrail.errors import UserError
-from vitrail.evaluation.few_shot import Row
+from vitrail.evaluation.few_shot import FewShotRow
 from vitrail.evaluation.figures import shots_curve
 from vitrail.io.files import Fill, bytes_file, json_text, text_file, write_file
-from vitrail.tasks.base import Headline, Page
+from vitrail.tasks.pages import Headline, Page
 
 REPORT = "report.html"
+"""The page."""
 EVALUATION = "evaluation.json"
+"""The result of an evaluation, as JSON."""
 FEW_SHOT = "fewshot.json"
+"""The result of a few-shot evaluation, as JSON."""
 
 
-def check_folder(folder: Path, own: str) -> None:
-    """A folder for a report is new, empty, or holds one of the same kind; a run's own report is not written over."""
+def check_report_folder(folder: Path, own: str) -> None:
+    """Raises a UserError unless a folder is new, empty, or holds a report of the same kind, which has the file
+    `own`."""
     try:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder}: is a file; give a folder")
@@ -36,7 +41,7 @@ def check_folder(folder: Path, own: str) -> None:
 
 
 def shown_names(classes: Sequence[str], descriptions: Mapping[str, str]) -> tuple[str, ...]:
-    """The classes in words where there are any: the first of each description, with the name where two share it."""
+    """Returns what to call the classes: the first part of each description, with the name added if two share it."""
     words = [descriptions.get(name, name).split(",")[0].strip() or name for name in classes]
     times = Counter(words)
     return tuple(word if times[word] == 1 else f"{word} ({name})" for word, name in zip(words, classes, strict=True))
@@ -45,7 +50,19 @@ def shown_names(classes: Sequence[str], descriptions: Mapping[str, str]) -> tupl
 def write_evaluation(
     folder: Path, *, model: str, data: str, result: dict[str, Any], shown: Page, notes: Sequence[str] = ()
 ) -> Path:
-    """Everything is drawn before the first file is written; returns the page. shown: what the task makes of it."""
+    """Writes the report on an evaluation. Everything is drawn before the first file is written.
+
+    Args:
+        folder: where to write.
+        model: what to call the model.
+        data: what to call the data.
+        result: the meter's result, with its `split`.
+        shown: the task's sections.
+        notes: notes to the user, one paragraph each.
+
+    Returns:
+        The page.
+    """
     body = [
         _headline(shown.headline(result), result),
         section("Notes", "".join(f"<p>{text(note)}</p>" for note in notes)),
@@ -63,11 +80,23 @@ def write_evaluation(
 
 
 def write_few_shot(
-    folder: Path, *, model: str, data: str, rows: Sequence[Row], chance: float, notes: Sequence[str]
+    folder: Path, *, model: str, data: str, rows: Sequence[FewShotRow], chance: float, notes: Sequence[str]
 ) -> Path:
-    """The same for few-shot results: fewshot.json, the curve, and the page."""
+    """Writes the report on a few-shot evaluation: fewshot.json, the curve, and the page.
+
+    Args:
+        folder: where to write.
+        model: what to call the model.
+        data: what to call the data.
+        rows: the results.
+        chance: the accuracy of guessing.
+        notes: notes to the user, one paragraph each.
+
+    Returns:
+        The page.
+    """
     curve = both(lambda theme: shots_curve(rows, chance, theme))
-    listed = [(row.shots, row.method, spread(row), len(row.accuracies), f"{row.n:,}") for row in rows]
+    listed = [(row.shots, row.method, mean_and_spread(row), len(row.accuracies), f"{row.n:,}") for row in rows]
     body = [
         section(
             "Accuracy against labelled images",
@@ -85,7 +114,8 @@ def write_few_shot(
     return _write_all(folder, files)
 
 
-def _method_lines(rows: Sequence[Row]) -> list[str]:
+def _method_lines(rows: Sequence[FewShotRow]) -> list[str]:
+    """Writes how the methods work, for those that were used."""
     lines = {
         "ridge": "ridge: the paper's few-shot evaluation, least squares to targets of 1 and -1 in closed form.",
         "knn": "knn: the 20 nearest neighbours by cosine, their votes weighted by exp(similarity / 0.07).",
@@ -102,8 +132,8 @@ def read_samples(ids: Sequence[str], split: Split, transform: EvaluationTransfor
     return [to_bytes(transform(split.read(place[name]))) for name in ids]
 
 
-def spread(row: Row) -> str:
-    """The mean, and the spread where there is more than one seed."""
+def mean_and_spread(row: FewShotRow) -> str:
+    """Writes the mean accuracy, and the standard deviation if there are several seeds."""
     return f"{row.mean:.2%}" + (f" ± {row.std:.2%}" if len(row.accuracies) > 1 else "")
 
 

@@ -1,15 +1,16 @@
 """Estimates how much accuracy a changed model loses, with an upper bound that may be relied on.
 
-Counting right answers before and after is honest and blunt: on 500 pictures the difference of two close models has a
-standard error of half a point or more. The expected drop is sharper. Where both models give the same answer a picture
-loses nothing, whatever its label; where they differ it loses, on average, the probability of the plain model's answer
-less that of the other's. These probabilities are the plain model's own, calibrated by one temperature (Guo et al.,
-2017) that is fitted to the labelled pictures. Pictures without labels count too, and the counted difference stays
-beside it as the check of that calibration.
+Counting right answers before and after the change is simple but imprecise: on 500 pictures, the difference of two
+similar models has a standard error of half a point or more. The expected drop is more precise. Where both models give
+the same answer, a picture loses nothing, whatever its label. Where they differ, it loses on average the probability of
+the plain model's answer less the probability of the changed model's answer. Both probabilities are the plain model's
+own, calibrated by one temperature (Guo et al., 2017) that is fitted to the labelled pictures. Pictures without labels
+count too. The counted difference is reported as well, as a check of the calibration.
 
-The bound is one-sided: mean + z * standard error, taken over the pictures and one more that was not seen. That one
-loses as much as the largest change of scores that was seen could cost. Without it a handful of pictures on which
-nothing happened to change would promise that nothing ever does; with it the bound is about the rule of three.
+The bound is one-sided: mean + z * standard error, taken over the pictures and one additional picture that stands for
+those not seen. That one loses as much as the largest change of scores that was measured could cost. Without it, a
+handful of pictures on which no answer happened to change would give a bound of 0; with it, the bound is close to the
+rule of three.
 """
 
 import math
@@ -23,44 +24,50 @@ import numpy as np
 from vitrail.tasks.classification.top1 import best
 
 CONFIDENCE = 0.95
+"""The probability with which a bound holds, unless another is given."""
 RIVALS = 4
-"""Classes next to the plain model's answer whose scores are watched."""
+"""The number of classes, next to the plain model's answer, whose change of score is measured."""
 _DOUBT = NormalDist().inv_cdf(0.99)
-"""The counted drop this many standard errors above the expected one says that the probabilities are not to be
-believed."""
+"""The calibration is rejected if the counted drop is this many standard errors above the expected drop."""
 _TEMPERATURES = (0.05, 20.0)
+"""The range in which the temperature is searched."""
 
 
 @dataclass(frozen=True)
 class Drop:
-    """How much top-1 accuracy is lost, in points of a hundred."""
+    """The loss of top-1 accuracy, in percentage points."""
 
     n: int
-    """Pictures, with and without labels."""
+    """The number of pictures, with and without labels."""
     labelled: int
+    """The number of pictures with labels."""
     expected: float
+    """The expected drop, from the calibrated probabilities."""
     error: float
     """The standard error of `expected`."""
     bound: float
-    """Stays above the true drop with probability `confidence`."""
+    """The upper bound: the true drop is below it with probability `confidence`."""
     counted: float
     """Right answers before less right answers after, over the labelled pictures."""
     counted_error: float
     """The standard error of `counted`."""
     confidence: float
     tests: int
-    """Bounds that hold together with that confidence (Bonferroni's correction)."""
+    """The number of bounds that hold together with that confidence (Bonferroni's correction)."""
     temperature: float
+    """The temperature that calibrates the plain model's logits."""
     unseen: float
-    """What the picture loses that was not seen, a fraction of 1."""
+    """The loss assumed for the additional picture that was not seen, as a fraction of 1."""
     calibrated: bool
-    """False where the counted drop contradicts the expected one; then the bound is that of the counted drop."""
+    """False if the counted drop contradicts the expected one; the bound is then that of the counted drop."""
 
     def within(self, max_drop: float) -> bool:
+        """Tells whether the bound is at most `max_drop` points, to the two digits that are shown."""
         return self.bound <= max_drop + 0.005  # half of the last digit that is shown
 
     def pictures_needed(self, max_drop: float) -> int | None:
-        """Computes how many pictures like these would bring the bound under `max_drop`; None where none would."""
+        """Computes how many pictures like these would bring the bound below `max_drop` points; None if no number
+        would."""
         if self.expected >= max_drop:
             return None
         spread, z = self.error / 100 * math.sqrt(self.n), _quantile(self.confidence, self.tests)
@@ -74,7 +81,7 @@ class Drop:
         return high
 
     def sentence(self) -> str:
-        """Says the promise in a line."""
+        """Returns one line with the bound, the expected drop and the counted drop."""
         shown = f"at most {self.bound:.2f} points lost with {self.confidence:.0%} confidence"
         expected = f"expected {self.expected:.2f} +- {self.error:.2f} over {self.n:,} pictures"
         counted = f"counted {self.counted:.2f} +- {self.counted_error:.2f} over {self.labelled:,} with labels"
@@ -82,19 +89,21 @@ class Drop:
         return f"{shown} ({expected}; {counted}{doubt})"
 
     def to_json(self) -> dict[str, Any]:
+        """Returns all fields by their names, as a JSON object."""
         return dict(vars(self))
 
 
 def estimate_drop(
     before: np.ndarray, after: np.ndarray, labels: np.ndarray, confidence: float = CONFIDENCE, tests: int = 1
 ) -> Drop:
-    """Estimates the accuracy that is lost from one model to the other on the same pictures.
+    """Estimates how much accuracy is lost from one model to another on the same pictures.
 
     Args:
-        before, after: Logits of the plain and of the changed model, [pictures, classes].
-        labels: The class of each picture, [pictures]; -1 where it is not known. At least one must be.
-        confidence: How sure the bound shall be.
-        tests: Of how many bounds this is one that shall all hold with that confidence.
+        before: Logits of the plain model, [pictures, classes].
+        after: Logits of the changed model, [pictures, classes].
+        labels: The class of each picture, [pictures]; -1 where it is not known. At least one must be known.
+        confidence: The probability with which the bound shall hold.
+        tests: The number of bounds, this one included, that shall all hold with that confidence.
     """
     known = labels >= 0
     assert known.any(), "the temperature is fitted to labels"
@@ -102,7 +111,7 @@ def estimate_drop(
     temperature, cold = fit_temperature(before[known], labels[known], z)
     n, first, then = len(before), best(before), best(after)
     losses = _losses(before, first, then, temperature)
-    # For the bound the temperature is the lowest that the labels allow: the surer the model, the more a change costs.
+    # The bound takes the lowest temperature that the labels allow: the more certain the model, the more a change costs.
     cautious, unseen = _losses(before, first, then, cold), _largest_loss(before, after, first, cold)
     bound = _bound(cautious.mean(), cautious.std(), n, unseen, z)
     counted = (first[known] == labels[known]).astype(float) - (then[known] == labels[known])
@@ -127,10 +136,13 @@ def estimate_drop(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray, z: float) -> tuple[float, float]:
-    """Fits the temperature T with which softmax(logits / T) predicts the labels best; also gives the lowest T within
-    `z` standard errors, by the likelihood."""
+    """Fits the temperature T with which softmax(logits / T) predicts the labels best.
+
+    Returns T, and the lowest temperature within `z` standard errors of it, by the likelihood.
+    """
 
     def cost(temperature: float) -> float:
+        """Computes the cross-entropy of the labels, summed over the pictures."""
         scaled = logits / temperature
         return float((_log_sum(scaled) - scaled[np.arange(len(labels)), labels]).sum())
 
@@ -149,11 +161,12 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray, z: float) -> tuple[f
 
 
 def _quantile(confidence: float, tests: int) -> float:
+    """Computes the z of a one-sided bound, with Bonferroni's correction for `tests` bounds."""
     return NormalDist().inv_cdf(1 - (1 - confidence) / tests)
 
 
 def _lowest(cost: Callable[[float], float], low: float, high: float, steps: int = 30) -> float:
-    """Finds where a function with one valley is lowest, by golden sections."""
+    """Finds where a function with a single minimum is lowest, by golden-section search."""
     golden = (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)
     at_left, at_right = cost(left), cost(right)
@@ -170,7 +183,7 @@ def _lowest(cost: Callable[[float], float], low: float, high: float, steps: int 
 
 
 def _losses(logits: np.ndarray, first: np.ndarray, then: np.ndarray, temperature: float) -> np.ndarray:
-    """Computes what each picture loses where the answer `then` takes the place of `first`; never less than 0."""
+    """Computes what each picture loses when the answer `then` replaces the answer `first`: at least 0, [pictures]."""
     losses = np.zeros(len(logits))
     differ = np.flatnonzero(first != then)
     scaled = logits[differ].astype(np.float64) / temperature
@@ -180,10 +193,10 @@ def _losses(logits: np.ndarray, first: np.ndarray, then: np.ndarray, temperature
 
 
 def _largest_loss(before: np.ndarray, after: np.ndarray, first: np.ndarray, temperature: float) -> float:
-    """Computes what the largest change seen between the answer's score and a rival's could cost a picture.
+    """Computes how much a picture could lose by the largest change seen between its answer's score and a rival's.
 
-    An answer gives way only where its lead is less than the change; of two classes with a lead of m (in calibrated
-    logits) one has tanh(m / 2) more of their probability than the other.
+    An answer is replaced only if it leads by less than the change. Of two classes whose calibrated logits differ by m,
+    the first has tanh(m / 2) more of their joint probability than the second.
     """
     change = (after - before).astype(np.float64)
     count = min(RIVALS + 1, before.shape[1])
@@ -193,12 +206,13 @@ def _largest_loss(before: np.ndarray, after: np.ndarray, first: np.ndarray, temp
 
 
 def _bound(mean: float, spread: float, n: int, unseen: float, z: float) -> float:
-    """Computes mean + z * standard error of n values and one more, `unseen`."""
+    """Computes mean + z * standard error of n values and one more, `unseen`; `spread` is their standard deviation."""
     all_of_them = (n * mean + unseen) / (n + 1)
     variance = (n * (spread**2 + mean**2) + unseen**2) / (n + 1) - all_of_them**2
     return all_of_them + z * math.sqrt(max(0.0, variance) / n)
 
 
 def _log_sum(values: np.ndarray) -> np.ndarray:
+    """Computes log(sum(exp(values))) of each row, without overflow."""
     top = values.max(axis=1)
     return top + np.log(np.exp(values - top[:, None]).sum(axis=1))

@@ -1,8 +1,8 @@
-"""From pictures to labels or features, in order, as fast as the machine goes.
+"""Runs a model over pictures: labels or features in the order of the pictures, using all processors.
 
 Each worker takes a batch all the way: read, decode, normalise, run. While one waits for the disk or decodes, the others
-keep the processors busy with the model, and no two of them wait for each other inside a layer, as the threads of one
-large batch do. At most a few batches are under way, so a million pictures need no more memory than a hundred.
+keep the processors busy with the model. Workers do not wait for each other inside a layer, as the threads of one large
+batch do. Only a few batches are in progress at a time, so a million pictures need no more memory than a hundred.
 """
 
 import math
@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import Preprocessing
+from vitrail.data.decode_pool import DecodeLimits
 from vitrail.data.inputs import Input, from_memory, put_back, writable
 from vitrail.data.preparation import Preparation
 from vitrail.errors import UserError
 from vitrail.inference.engines import Engine, processors
 from vitrail.tasks import task
-from vitrail.tasks.base import PLAIN, Asked, Prediction
+from vitrail.tasks.answers import PLAIN, AnswerOptions, Prediction
 
 MOST_WORKERS = 8
+NOT_NUMBERS = "the model's outputs are not numbers (nan or infinite)"
+"""The error in the row of a picture that a model has no answer for."""
+"""The largest number of workers that is chosen by default."""
 
 
 @dataclass(frozen=True)
@@ -31,32 +35,40 @@ class Embedding:
     """The features of one picture, or why there are none."""
 
     path: str | None
+    """The picture's path; None for one from memory."""
     vector: np.ndarray | None
+    """The features, [width]."""
     error: str | None = None
+    """Why the picture could not be read."""
 
 
 @dataclass(frozen=True)
 class _Result:
+    """The output for one picture, or why there is none."""
+
     path: str | None
     output: np.ndarray | None
     error: str | None
 
 
 class Predictor:
-    """An engine with the one way from a picture to its input: what evaluation does, by the same code."""
+    """An engine with the preparation of its pictures, which is the same code that evaluation uses."""
 
-    def __init__(self, engine: Engine, batch_size: int | None = None) -> None:
+    def __init__(
+        self, engine: Engine, batch_size: int | None = None, decode_limits: DecodeLimits | None = None
+    ) -> None:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"--batch-size must be at least 1, not {batch_size}")
         self.engine, self.batch_size = engine, batch_size or engine.batch_size
-        self._prepare = Preparation(engine.facts.preprocessing)
+        self._prepare = Preparation(engine.facts.preprocessing, decode_limits)
 
-    def predict(self, images: Any, asked: Asked = PLAIN) -> list[Prediction]:
-        """Answers a picture, or a list of them, of any kind `inputs.from_memory` knows. Unreadable ones say why."""
+    def predict(self, images: Any, asked: AnswerOptions = PLAIN) -> list[Prediction]:
+        """Predicts one picture or a list of any kind that `inputs.from_memory` takes. One that cannot be read says
+        why."""
         return [each for batch in self.predictions(from_memory(images), asked) for each in batch]
 
     def embed(self, images: Any) -> np.ndarray:
-        """The features [pictures, width]; one that cannot be read is a UserError."""
+        """Computes features, [pictures, width]; raises a UserError if a picture cannot be read."""
         found = [each for batch in self.embeddings(from_memory(images)) for each in batch]
         for place, each in enumerate(found):
             if each.vector is None:
@@ -64,8 +76,8 @@ class Predictor:
         vectors = [each.vector for each in found if each.vector is not None]
         return np.stack(vectors) if vectors else np.empty((0, self.engine.facts.features_width), np.float32)
 
-    def predictions(self, inputs: Iterable[Input], asked: Asked = PLAIN) -> Iterator[list[Prediction]]:
-        """Gives the task's predictions in the order of the inputs, a list a batch."""
+    def predictions(self, inputs: Iterable[Input], asked: AnswerOptions = PLAIN) -> Iterator[list[Prediction]]:
+        """Yields the task's predictions in the order of the inputs, one list for each batch."""
         facts = self.engine.facts
         answer, meaning = task(facts.config.task).answer, facts.meaning
         answer.check(asked, meaning)
@@ -73,14 +85,16 @@ class Predictor:
             yield [answer.prediction(each.path, each.output, each.error, meaning, asked) for each in results]
 
     def embeddings(self, inputs: Iterable[Input]) -> Iterator[list[Embedding]]:
+        """Yields the features in the order of the inputs, one list for each batch."""
         for results in self._stream(inputs, self.engine.features):
             yield [Embedding(each.path, each.output, each.error) for each in results]
 
     def _stream(self, inputs: Iterable[Input], run: Callable[[np.ndarray], np.ndarray]) -> Iterator[list[_Result]]:
+        """Yields the results of `run` on all inputs, in their order, one list for each batch."""
         workers = self.engine.workers
         inputs = iter(inputs)
         first = list(islice(inputs, workers * self.batch_size))
-        # A few pictures are shared among the workers; from then on batches are full.
+        # A few pictures are divided evenly among the workers; with more, batches are full.
         size = min(self.batch_size, max(1, math.ceil(len(first) / workers)))
         waiting: deque[Future[list[_Result]]] = deque()
         with self.engine.running():
@@ -95,20 +109,25 @@ class Predictor:
                 while waiting:
                     yield waiting.popleft().result()
             finally:
-                # Also when the loop that takes the results is left early.
+                # This also runs if the caller stops iterating early.
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _work(self, batch: Sequence[Input], run: Callable[[np.ndarray], np.ndarray]) -> list[_Result]:
+        """Prepares one batch of pictures and runs the model on those that could be read."""
         images, errors = self._prepare(batch)
         outputs = iter(run(images) if len(images) else ())
-        return [
-            _Result(None if each.path is None else writable(each.path), next(outputs) if error is None else None, error)
-            for each, error in zip(batch, errors, strict=True)
-        ]
+        results = []
+        for each, error in zip(batch, errors, strict=True):
+            output = next(outputs) if error is None else None
+            if output is not None and not np.isfinite(output).all():  # damaged weights
+                output, error = None, NOT_NUMBERS
+            results.append(_Result(None if each.path is None else writable(each.path), output, error))
+        return results
 
 
-def prepared(inputs: Iterable[Input], preprocessing: Preprocessing, batch_size: int) -> Iterator[np.ndarray]:
-    """Gives batches of prepared pictures; those that cannot be read are left out."""
+def prepared_batches(inputs: Iterable[Input], preprocessing: Preprocessing, batch_size: int) -> Iterator[np.ndarray]:
+    """Yields batches of prepared pictures [batch, channels, rows, columns]; pictures that cannot be read are left
+    out."""
     prepare = Preparation(preprocessing)
     for batch in _batches(inputs, batch_size):
         images, _ = prepare(batch)
@@ -116,12 +135,14 @@ def prepared(inputs: Iterable[Input], preprocessing: Preprocessing, batch_size: 
             yield images
 
 
-def default_workers(single: bool) -> int:
-    """One picture gets all processors; of many, each processor takes a batch of its own."""
+def prediction_workers(single: bool) -> int:
+    """Returns how many workers to use: one for a single picture, which gets all processors; else one for each
+    processor."""
     return 1 if single else min(processors(), MOST_WORKERS)
 
 
 def _batches(inputs: Iterable[Input], size: int) -> Iterator[list[Input]]:
+    """Yields the inputs in lists of `size`; the last may be shorter."""
     inputs = iter(inputs)
     while batch := list(islice(inputs, size)):
         yield batch

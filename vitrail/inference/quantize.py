@@ -1,10 +1,10 @@
-"""An exported model with its matrix products in 8-bit integers: a quarter of the size, and faster where they dominate.
+"""Converts the matrix products of an exported model to 8-bit integers: a quarter of the size, and often faster.
 
-`dynamic` measures the range of what flows into a layer each time it runs, and needs nothing but the file. `static`
-measures it once, on calibration images. In both, the weights have one scale for each output channel and 7 bits of their
-own: older processors (AVX2, without VNNI) add two products in 16 bits, and with all 8 bits the sums overflow and
-accuracy is lost without a word. What 8 bits would hurt and that takes little time stays in float: the patch
-projection, the head, and the products inside attention, whose two sides are both computed.
+`dynamic` measures the range of a layer's inputs each time it runs, and needs nothing but the file. `static` measures it
+once, on calibration images. In both, weights have one scale for each output channel and use only 7 bits: older
+processors (AVX2 without VNNI) add two products in 16 bits, and with all 8 bits the sums overflow and accuracy is
+silently lost. Layers that take little time and would lose much by 8 bits stay in float: the patch projection, the head,
+and the products inside attention, which multiply two activations.
 """
 
 import itertools
@@ -17,18 +17,21 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vitrail.errors import UserError
-from vitrail.inference.engines import first_line, package
-from vitrail.inference.engines.facts import KEY, Facts
+from vitrail.errors import UserError, first_line
+from vitrail.inference.engines import package
+from vitrail.inference.engines.facts import KEY, ExportMetadata
 from vitrail.io.files import write_file
 
 Calibration = Literal["minmax", "entropy", "percentile"]
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
-"""Tells onnxruntime that it need not advise a preparation: shapes are inferred here."""
+"""The metadata that keeps onnxruntime from advising a preparation; it is not needed, as shapes are inferred here."""
 
 
 def dynamic(source: str | Path, out: str | Path, *, overwrite: bool = False) -> Path:
-    """`source` (.onnx) with 8-bit weights, and activations scaled as they come."""
+    """Converts `source` (.onnx) to 8-bit weights, with the ranges of activations measured each time the model runs.
+
+    Returns `out`. Raises a UserError if a file or a package cannot be used.
+    """
     return _quantize(Path(source), Path(out), "dynamic", _write_dynamic, overwrite)
 
 
@@ -40,11 +43,23 @@ def static(
     calibration: Calibration = "minmax",
     overwrite: bool = False,
 ) -> Path:
-    """`source` (.onnx) with 8-bit weights and activations in ranges seen on `batches` of prepared images, float32
-    [batch, channels, rows, columns]. A few dozen images of what the model will see are enough.
+    """Converts `source` (.onnx) to 8-bit weights, with the ranges of activations measured once, on calibration images.
 
-    calibration: minmax takes all that was seen; percentile leaves the outermost values out; entropy seeks the range
-    that keeps most information. The last two keep a histogram of every layer and take longer.
+    Args:
+        source: The exported model.
+        out: The .onnx file to write.
+        batches: Prepared images, float32 [batch, channels, rows, columns]. A few dozen images of the kind that the
+            model will see are enough.
+        calibration: How a range is chosen: minmax takes all values seen; percentile leaves out the outermost; entropy
+            seeks the range that keeps the most information. The last two keep a histogram of every layer and take
+            longer.
+        overwrite: Replace `out` if it exists.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UserError: There are no images, or a file or a package cannot be used.
     """
     if calibration not in get_args(Calibration):
         raise UserError(f"calibration is {calibration!r}; choose one of {', '.join(get_args(Calibration))}")
@@ -54,6 +69,7 @@ def static(
     seen = itertools.chain([one], seen)
 
     def write(quantization: Any, document: Any, path: Path, layers: list[str]) -> None:
+        """Writes the converted model to `path`."""
         reader = _reader(quantization, seen, document.graph.input[0].name)
         quantization.quantize_static(
             document,
@@ -66,7 +82,7 @@ def static(
                 "entropy": quantization.CalibrationMethod.Entropy,
                 "percentile": quantization.CalibrationMethod.Percentile,
             }[calibration],
-            # What comes out of a product is added to in float: rounding it first would only lose.
+            # Outputs of a product stay in float: the next operator adds to them, and rounding would only lose.
             extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": ["MatMul"]},
             **_weights(quantization, layers),
         )
@@ -75,7 +91,8 @@ def static(
 
 
 def layers(document: Any) -> list[str]:
-    """The products with weights inside the blocks: those after the first LayerNorm, of all tokens at once."""
+    """Returns the names of the products with weights inside the blocks: those after the first LayerNorm, over all
+    tokens."""
     constant = {tensor.name for tensor in document.graph.initializer}
     found, inside = [], False
     for node in document.graph.node:
@@ -86,10 +103,12 @@ def layers(document: Any) -> list[str]:
 
 
 def _write_dynamic(quantization: Any, document: Any, path: Path, layers: list[str]) -> None:
+    """Writes the model with dynamic ranges to `path`."""
     quantization.quantize_dynamic(document, path, **_weights(quantization, layers))
 
 
 def _weights(quantization: Any, layers: list[str]) -> dict[str, Any]:
+    """Returns the options that both ways share: which layers, and how their weights are stored."""
     return {
         "op_types_to_quantize": ["MatMul"],
         "nodes_to_quantize": layers,
@@ -100,6 +119,8 @@ def _weights(quantization: Any, layers: list[str]) -> dict[str, Any]:
 
 
 def _quantize(source: Path, out: Path, kind: str, write: Callable[..., None], overwrite: bool) -> Path:
+    """Reads `source`, lets `write` convert it, and writes `out` with the metadata of `source`; `kind` is added to
+    it."""
     quantization = _quantization()
     onnx = package("onnx")
     if not source.is_file():
@@ -114,11 +135,12 @@ def _quantize(source: Path, out: Path, kind: str, write: Callable[..., None], ov
     if not wanted:
         raise UserError(f"{source}: has no products with weights between its norms, so int8 would change nothing")
     known = {entry.key: entry.value for entry in document.metadata_props}
-    # The shapes that an exporter noted can contradict those of a rewritten graph; they are inferred again.
+    # Shapes noted by the exporter can contradict those of the converted graph; they are inferred again.
     del document.graph.value_info[:]
     document.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
 
     def fill(path: Path) -> None:
+        """Converts the model and saves it at `path`."""
         with tempfile.TemporaryDirectory(prefix="vitrail-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             draft = Path(folder) / "int8.onnx"
@@ -134,12 +156,13 @@ def _quantize(source: Path, out: Path, kind: str, write: Callable[..., None], ov
 
 
 def _noted(source: Path, text: str, kind: str) -> str:
-    """The facts of the model, and that it is now in 8 bits."""
-    facts = Facts.from_text(source, text)
+    """Returns the model's facts as text, with the note that it is now in 8 bits."""
+    facts = ExportMetadata.from_text(source, text)
     return replace(facts, changes={**facts.changes, "int8": kind}).to_text()
 
 
 def _quantization() -> Any:
+    """Returns onnxruntime's quantization module, or raises a UserError that says what to install."""
     try:
         package("onnxruntime")
         package("onnx")
@@ -149,10 +172,11 @@ def _quantization() -> Any:
 
 
 def _reader(quantization: Any, batches: Iterator[np.ndarray], name: str) -> Any:
-    """Calibration images as onnxruntime takes them, one batch at a time."""
+    """Wraps calibration images as onnxruntime takes them, one batch at a time."""
 
     class Reader(quantization.CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
+            """Returns the next batch by the input's name; None at the end."""
             images = next(batches, None)
             return None if images is None else {name: np.ascontiguousarray(images, dtype=np.float32)}
 

@@ -1,40 +1,46 @@
-"""How fast things are beside each other, on a machine that does other work too.
+"""Measures how fast programs are compared with each other, even while the machine does other work.
 
 A time alone says little: processors are shared, throttled and warmed up. Programs that take turns in one process see
-the same machine, so what is measured here is ratios: round by round, one's time over the other's, as the median of the
-rounds with the middle half of them. Beside them stands the machine's own peak, measured in the same rounds.
+the same machine. So ratios are measured: in each round, one program's time over the other's; reported are the median of
+the rounds and the middle half of them. The machine's peak speed is measured in the same rounds.
 """
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vitrail.environment import processor_name
+
 Run = Callable[[], Any]
+"""A program to be timed."""
 PEAK = "matrix product"
-"""The name of the machine's own peak among the programs that take turns."""
+"""The name, among the programs that take turns, of the one that measures the machine's peak speed."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast one is as another."""
+    """The ratio of two programs' speeds."""
 
     ratio: float
-    """The median of the rounds; above 1 the first is faster."""
+    """How many times as fast the first program is as the second; the median of the rounds."""
     spread: tuple[float, float]
-    """The middle half of the rounds."""
+    """The quartiles of the rounds: the middle half lies between them."""
 
 
 def interleave(runs: Mapping[str, Run], rounds: int, least: float = 0.25) -> dict[str, list[float]]:
-    """Seconds a call of each, in every round. All take a turn in a round, of at least `least` seconds, in an order
-    drawn anew each time: threads that one leaves spinning, or caches it leaves cold, are not always the same one's
-    loss."""
+    """Measures the seconds of one call of each program, in every round.
+
+    In a round all take a turn of at least `least` seconds, in an order drawn anew each time, so that threads still
+    spinning or caches left cold by one do not always slow the same other.
+
+    Returns:
+        For each name, one number of seconds a round.
+    """
     assert rounds >= 1
     repeats = {}
     for name, run in runs.items():
@@ -49,7 +55,7 @@ def interleave(runs: Mapping[str, Run], rounds: int, least: float = 0.25) -> dic
 
 
 def seconds(run: Run, repeats: int = 1) -> float:
-    """Of one call, as the mean of some."""
+    """Measures the seconds of one call, as the mean of `repeats` calls."""
     start = time.perf_counter()
     for _ in range(repeats):
         run()
@@ -57,39 +63,32 @@ def seconds(run: Run, repeats: int = 1) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """How many times as fast we are as they, from the seconds of the same rounds."""
-    return summary([their / our for our, their in zip(ours, theirs, strict=True)])
+    """Computes how many times as fast `ours` is as `theirs`, from the seconds of the same rounds."""
+    return median_and_spread([their / our for our, their in zip(ours, theirs, strict=True)])
 
 
-def summary(values: Sequence[float]) -> Ratio:
-    """The median and the middle half of some; of one or two, all of them."""
+def median_and_spread(values: Sequence[float]) -> Ratio:
+    """Computes the median and the middle half of some values; of one or two values, their whole range."""
     low, _, high = statistics.quantiles(values, n=4) if len(values) > 2 else (min(values), 0.0, max(values))
     return Ratio(statistics.median(values), (low, high))
 
 
 def matrix_product(size: int = 1536) -> tuple[Run, float]:
-    """A product of square matrices, the work a processor does fastest; and how many FLOPs one is."""
+    """Returns a program that multiplies two square matrices, what a processor does fastest, and its number of FLOPs."""
     import torch
 
     left, right, out = torch.ones(size, size), torch.ones(size, size), torch.empty(size, size)
 
     def run() -> None:
+        """Multiplies the matrices once."""
         torch.mm(left, right, out=out)
 
     return run, 2.0 * size**3
 
 
 def machine() -> str:
-    """The machine and its torch, for a table's first line."""
+    """Describes the processor, its cores and threads, and torch's version in a line."""
     import torch
 
     threads, cores = torch.get_num_threads(), os.cpu_count()
-    return f"{_processor()}, {cores} cores, {threads} threads, torch {torch.__version__}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return f"{processor_name()}, {cores} cores, {threads} threads, torch {torch.__version__}"

@@ -1,1 +1,1 @@
-"""What a model sees: its filters, its positions, where its heads look, and what its answer rests on."""
+"""Shows what a model sees: its filters, its positions, where its heads attend, and what its answer depends on."""

@@ -1,7 +1,8 @@
-"""How far the heads look (Figures 7 and 11): the attention-weighted distance in pixels from a patch to what it sees.
+"""Measures how far the heads look (Figures 7 and 11): the mean distance in pixels from a patch to what it attends to.
 
-Class and register tokens have no place in the image: they are left out, as queries and as keys, and what is left of
-each row is scaled to sum to 1. The distance is averaged over the query patches, then over the images.
+The distance is weighted by attention. Class and register tokens have no place in the image: they are left out, as
+queries and as keys, and the rest of each row is scaled to sum to 1. The distance is averaged over the query patches,
+then over the images.
 """
 
 from collections.abc import Callable
@@ -11,36 +12,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.insight.attention import batch_size, grid_of, record, step_names
+from vitrail.insight.attention import batch_size, patch_grid, record, step_names
 from vitrail.insight.images import Images
-from vitrail.insight.ranks import rank_correlation
+from vitrail.insight.statistics import rank_correlation
 from vitrail.models.positions import Grid
 from vitrail.models.vit import ViT
 
 GLOBAL, LOCAL = 2 / 3, 1 / 3
-"""Shares of uniform attention's distance: a head is called global from the first on, local up to the second."""
+"""A head is called global from the first share of uniform attention's distance on, and local up to the second."""
 
 
 @dataclass(frozen=True)
 class Distances:
-    """In pixels, [steps, heads]."""
+    """Mean attention distances in pixels, [steps, heads]."""
 
     mean: np.ndarray
     spread: np.ndarray
-    """Standard deviation over the images."""
+    """The standard deviation over the images."""
     uniform: float
-    """What a head that attends to all patches alike has: the average distance of two patches."""
+    """The distance of a head that attends to all patches equally: the average distance of two patches."""
     prefix_share: np.ndarray
-    """[steps]: how much of the patches' attention goes to class and register tokens, which the distance leaves out."""
+    """The share of the patches' attention that goes to class and register tokens, which the distance leaves out,
+    [steps]."""
     n: int
+    """The number of images."""
     names: list[str]
+    """The names of the steps."""
 
     @property
     def early(self) -> int:
-        """The first quarter of the steps, at least one."""
+        """Returns the number of steps in the first quarter, at least one."""
         return max(1, len(self.mean) // 4)
 
     def to_json(self) -> dict:
+        """Returns the distances and what is concluded from them, as a JSON object."""
         early = self.mean[: self.early]
         by_layer = self.mean.mean(axis=1)
         return {
@@ -62,14 +67,16 @@ class Distances:
 
 
 def attention_distance(model: ViT, images: Images, progress: Callable[[int], None] = lambda done: None) -> Distances:
-    """Over all images, a batch and a layer at a time: memory depends on neither number."""
-    config, grid = model.config, grid_of(model, images)
+    """Computes the distances over all images, a batch and a layer at a time, so that memory depends on neither
+    number."""
+    config, grid = model.config, patch_grid(model, images)
     names = step_names(config)
     shape = (len(names), config.num_heads)
     total, squares, prefix_share = np.zeros(shape), np.zeros(shape), np.zeros(len(names))
     between = pixel_distances(grid, config.patch_pixels)
 
     def reduce(step: int, weights: Tensor) -> None:
+        """Adds the distances of one step."""
         each, kept = mean_distances(weights[:, :, config.prefix_tokens :], between, config.prefix_tokens)
         total[step] += each.sum(0).cpu().numpy()
         squares[step] += each.square().sum(0).cpu().numpy()
@@ -85,20 +92,30 @@ def attention_distance(model: ViT, images: Images, progress: Callable[[int], Non
 
 
 def mean_distances(weights: Tensor, between: Tensor, prefix: int = 0) -> tuple[Tensor, Tensor]:
-    """(distances, kept): of attention (batch, heads, patches, prefix + patches) the mean distance (batch, heads), and
-    the share of attention (batch) that stays on patches."""
+    """Computes the mean distance of each head.
+
+    Args:
+        weights: Attention of the patches, [batch, heads, patches, prefix + patches].
+        between: The distance of any two patches, [patches, patches].
+        prefix: The number of tokens before the patches.
+
+    Returns:
+        The distances [batch, heads], and the share of attention that stays on patches [batch].
+    """
     patches = weights[..., prefix:].double()
     mass = patches.sum(dim=-1)
-    # A head may give a class token all it has, to the last bit: then it has no distance of its own and counts as 0.
+    # If all of a head's attention goes to the class token there is no distance; it counts as 0.
     distance = (patches * between.to(patches.device)).sum(dim=-1) / mass.clamp_min(torch.finfo(mass.dtype).tiny)
     return distance.mean(dim=-1), mass.mean(dim=(1, 2))
 
 
 def pixel_distances(grid: Grid, pixels: int) -> Tensor:
-    """Between the centres of any two patches: (patches, patches), float64."""
+    """Computes the distances between the centres of any two patches, [patches, patches], float64; `pixels` is a patch's
+    side."""
     place = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1])).double().view(-1, 2) * pixels
     return torch.linalg.vector_norm(place[:, None] - place[None], dim=-1)
 
 
 def rounded(values: np.ndarray, digits: int = 3) -> list:
+    """Rounds an array and returns it as nested lists."""
     return np.round(values.astype(np.float64), digits).tolist()

@@ -1,4 +1,5 @@
-"""The figures as PNG: filters, positions, distances, attention, maps, features, nearest patches."""
+"""Draws the figures as PNG: filters, positions, distances, attention, maps, features, nearest patches, merged
+patches."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -9,21 +10,22 @@ from PIL import Image
 
 from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png, short
 from vitrail.insight.attention_distance import GLOBAL, LOCAL, Distances
-from vitrail.insight.filters import Filters, as_pictures
-from vitrail.insight.findings import Maps, Neighbours
-from vitrail.insight.tiles import coloured, marked, merged, overlay, palette, shown
+from vitrail.insight.filters import Filters, filter_pictures
+from vitrail.insight.findings import ImageFindings, Neighbours
+from vitrail.insight.overlays import coloured, marked, mosaic, overlay, palette, shown
 from vitrail.models.positions import Grid
 
 COLUMNS = 7
+"""The number of filters in a row."""
 WIDTH, GAP, DOTS = 1180, 9, 144
-"""Pixels all pictures of a row take together, and between two; pixels an inch, as `blank_figure` has them."""
+"""The width of a row of pictures, the gap between two, in pixels; and pixels per inch, as in `blank_figure`."""
 MOST_MAPS = 14
-"""Rows and columns of small maps in one figure; of more, evenly chosen ones are drawn."""
+"""The largest number of rows and columns of small maps in a figure; of more, evenly spaced ones are drawn."""
 
 
 def filters(found: Filters, theme: Theme = LIGHT) -> bytes:
-    """One tile a component, with the share of the variance it explains."""
-    pictures = as_pictures(found.tiles)
+    """Draws one tile for each component, with the share of the variance that it explains."""
+    pictures = filter_pictures(found.tiles)
     below = [f"{place}: {share:.1%}" for place, share in enumerate(found.explained, 1)]
     starts = range(0, len(pictures), COLUMNS)
     rows = [list(pictures[start : start + COLUMNS]) for start in starts]
@@ -31,7 +33,7 @@ def filters(found: Filters, theme: Theme = LIGHT) -> bytes:
 
 
 def positions(similarity: np.ndarray, by_distance: Sequence[dict[str, Any]], theme: Theme = LIGHT) -> bytes:
-    """The grid of grids, and the same by distance."""
+    """Draws the similarity of each position with all others as a grid of grids, and by distance."""
     figure = blank_figure(10.4, 4.9, theme, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     rows, columns = (spaced(side) for side in similarity.shape[:2])
@@ -58,19 +60,19 @@ def positions(similarity: np.ndarray, by_distance: Sequence[dict[str, Any]], the
 
 
 def spaced(count: int, most: int = MOST_MAPS) -> list[int]:
-    """All of them, or as many evenly chosen ones."""
+    """Returns all indices below `count`, or `most` evenly spaced ones."""
     return sorted({round(each) for each in np.linspace(0, count - 1, min(count, most))})
 
 
 def grid_of_grids(similarity: np.ndarray) -> np.ndarray:
-    """[rows, columns, r, c] as one picture, with a line of nothing between the maps."""
+    """Arranges maps [rows, columns, r, c] as one picture, with a line of NaN between them."""
     padded = np.pad(similarity, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     rows, columns, high, wide = padded.shape
     return padded.transpose(0, 2, 1, 3).reshape(rows * high, columns * wide)[:-1, :-1]
 
 
 def distance(found: Distances, theme: Theme = LIGHT) -> bytes:
-    """One dot a head against depth; the line is the layer's mean."""
+    """Draws the mean distance of each head as a dot against depth, and each layer's mean as a line."""
     steps, heads = found.mean.shape
     figure = blank_figure(8.4, 4.6, theme, layout="constrained")
     axes = figure.add_subplot()
@@ -98,8 +100,9 @@ def distance(found: Distances, theme: Theme = LIGHT) -> bytes:
     return png(figure)
 
 
-def attention(maps: Maps, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
-    """What the classifier reads attends to: a column a layer, a row a head, each map stretched to its own largest."""
+def attention(maps: ImageFindings, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
+    """Draws what the classifier reads attends to: a column for each layer, a row for each head, each map scaled to its
+    own maximum."""
     steps, heads = (spaced(count, 12) for count in maps.attention.shape[:2])
     high, wide = maps.attention.shape[2:]
     each_wide = min(1.5, 9.6 / len(steps))
@@ -124,17 +127,18 @@ def attention(maps: Maps, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
     return png(figure)
 
 
-def maps(found: Sequence[Maps], theme: Theme = LIGHT) -> bytes:
-    """A row an image: itself, and the maps over it."""
+def maps(found: Sequence[ImageFindings], theme: Theme = LIGHT) -> bytes:
+    """Draws a row for each image: the image, then the maps over it."""
     heads = ["image", "last layer's attention", "rollout", "gradient rollout", "occlusion"]
     with_occlusion = any(each.occlusion is not None for each in found)
     heads = heads if with_occlusion else heads[:4]
     rows = [[shown(each.pixels), *(overlay(each.pixels, values) for _, values in named_maps(each))] for each in found]
-    captions = [_said(each) for each in found]
+    captions = [_class_caption(each) for each in found]
     return _table(rows, heads, captions, theme)
 
 
-def named_maps(maps: Maps) -> list[tuple[str, np.ndarray]]:
+def named_maps(maps: ImageFindings) -> list[tuple[str, np.ndarray]]:
+    """Lists an image's maps with their names."""
     named = [
         ("last layer's attention", maps.attention[-1].mean(axis=0)),
         ("rollout", maps.rollout),
@@ -142,29 +146,30 @@ def named_maps(maps: Maps) -> list[tuple[str, np.ndarray]]:
     ]
     if maps.occlusion is None:
         return named
-    # Where hiding raises the score, the answer does not rest.
+    # Where hiding a patch raises the score, the answer does not depend on it.
     return [*named, ("occlusion", np.maximum(maps.occlusion, 0))]
 
 
-def _said(maps: Maps) -> str:
+def _class_caption(maps: ImageFindings) -> str:
+    """Returns the class and its probability, broken into lines."""
     if maps.label is None:
         return ""
     sure = "" if maps.probability is None else f"\n{maps.probability:.0%}"
     return textwrap.fill(short(maps.label.split(",")[0], 32), 15) + sure
 
 
-def features(found: Sequence[Maps], colours: np.ndarray, theme: Theme = LIGHT) -> bytes:
-    """Images above, their patches' features as colours below."""
+def features(found: Sequence[ImageFindings], colours: np.ndarray, theme: Theme = LIGHT) -> bytes:
+    """Draws images above, and their patches' features as colours below."""
     pairs = list(zip(found, colours, strict=True))
     rows = [[shown(each.pixels) for each, _ in pairs], [coloured(colour, each.pixels) for each, colour in pairs]]
     return _table(rows, [], ["image", "features"], theme)
 
 
-def merging(found: Sequence[Maps], groups: np.ndarray, theme: Theme = LIGHT) -> bytes:
-    """Images above, below what is left of their patches."""
+def merging(found: Sequence[ImageFindings], groups: np.ndarray, theme: Theme = LIGHT) -> bytes:
+    """Draws images above, and below them their patches, with merged ones in one colour."""
     rows = [
         [shown(each.pixels) for each in found],
-        [merged(each.pixels, own) for each, own in zip(found, groups, strict=True)],
+        [mosaic(each.pixels, own) for each, own in zip(found, groups, strict=True)],
     ]
     return _table(rows, [], ["image", "merged"], theme)
 
@@ -172,7 +177,8 @@ def merging(found: Sequence[Maps], groups: np.ndarray, theme: Theme = LIGHT) -> 
 def neighbours(
     pixels: Mapping[int, np.ndarray], found: Sequence[Neighbours], grid: Grid, theme: Theme = LIGHT
 ) -> bytes:
-    """A row a patch, framed in its image; then the patches most like it. pixels: by image."""
+    """Draws a row for each patch: the patch, framed in its image, then those most similar. `pixels` holds each image by
+    index."""
     rows, below = [], []
     for each in found:
         places = [each.query, *(tuple(map(int, place)) for place in each.places)]
@@ -189,7 +195,8 @@ def _table(
     theme: Theme,
     below: Sequence[Sequence[str]] | None = None,
 ) -> bytes:
-    """Pictures of one shape in rows and columns, with words above, at the left and below; rows may differ in length."""
+    """Draws pictures of one shape in rows and columns, with text above, at the left and below; rows may differ in
+    length."""
     count = max(len(row) for row in rows)
     wide = round(WIDTH / max(count, 4))
     high = round(wide * rows[0][0].shape[0] / rows[0][0].shape[1])
@@ -199,6 +206,7 @@ def _table(
     figure = blank_figure(across / DOTS, down / DOTS, theme)
 
     def write(words: str, x: float, y: float, size: float, colour: str, **style: Any) -> None:
+        """Writes text at a place in pixels from the top left."""
         figure.text(x / across, 1 - y / down, words, fontsize=size, color=colour, parse_math=False, **style)
 
     for row, pictures in enumerate(rows):
@@ -212,11 +220,12 @@ def _table(
                 write(heads[column], x + wide / 2, top - 10, 9, theme.ink, ha="center", va="bottom")
             if below:
                 write(below[row][column], x + wide / 2, y + high + 6, 8, theme.soft, ha="center", va="top")
-    figure.figimage(np.asarray(canvas))  # as they are: an axes for each would take seconds
+    figure.figimage(np.asarray(canvas))  # as one image, because axes for each would take seconds
     return png(figure)
 
 
 def _bare(axes: Any) -> None:
+    """Removes ticks and frame from axes."""
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -224,18 +233,21 @@ def _bare(axes: Any) -> None:
 
 
 def _colours() -> Any:
+    """Returns the palette as matplotlib takes it."""
     from matplotlib.colors import ListedColormap
 
     return ListedColormap((palette() / 255).tolist())
 
 
 def _whole_numbers(axis: Any) -> None:
+    """Puts ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(12, integer=True))
 
 
 def _bar(figure: Any, drawn: Any, axes: Any, label: str, theme: Theme) -> None:
+    """Draws a colour bar beside axes."""
     bar = figure.colorbar(drawn, ax=axes, shrink=0.85)
     bar.set_label(label, color=theme.soft)
     bar.ax.tick_params(colors=theme.soft)

@@ -1,4 +1,4 @@
-"""The filters (Figure 7, left): what the patch projection responds to, as its principal components."""
+"""Computes the filters (Figure 7, left): the principal components of what the patch projection responds to."""
 
 from typing import NamedTuple
 
@@ -6,26 +6,28 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.insight.principal import principal_components
+from vitrail.insight.statistics import principal_components
 from vitrail.models.resnet import StandardizedConv2d
 from vitrail.models.vit import ViT
 
 COMPONENTS = 28
-"""As many as the paper shows."""
+"""The number of components, as in the paper."""
 
 
 class Filters(NamedTuple):
+    """The principal components of a model's filters."""
+
     tiles: np.ndarray
-    """[components, rows, columns, channels]: unit vectors in the space of a patch's pixels."""
+    """Unit vectors in the space of a patch's pixels, [components, rows, columns, channels]."""
     explained: np.ndarray
-    """[components]: the share of the filters' variance each explains."""
+    """The share of the filters' variance that each explains, [components]."""
 
 
 @torch.no_grad()
 def filters(model: ViT, components: int = COMPONENTS) -> Filters:
-    """Principal components of the projection's filters; of a hybrid, those of its stem's first convolution."""
+    """Computes the principal components of the projection's filters; for a hybrid, of its stem's first convolution."""
     first = _first(model)
-    # What is applied, not what is stored.
+    # The weights as they are applied, which are not always those that are stored.
     weight = first.standardized() if isinstance(first, StandardizedConv2d) else first.weight
     weight = weight.float().cpu().numpy()  # (width, channels, rows, columns)
     directions, explained = principal_components(weight.reshape(len(weight), -1), components)
@@ -33,21 +35,22 @@ def filters(model: ViT, components: int = COMPONENTS) -> Filters:
 
 
 def described(model: ViT) -> str:
-    """What the filters are filters of."""
+    """Says which layer the filters are from, and their size."""
     rows, columns = _first(model).kernel_size
     of = "the patch projection" if model.patch_embed.backbone is None else "the stem's first convolution"
     return f"{of} ({rows} x {columns} pixels)"
 
 
 def _first(model: ViT) -> nn.Conv2d:
-    """The convolution that sees the pixels, whatever kind of stem there is."""
+    """Returns the convolution that is applied to the pixels, for any kind of stem."""
     embedding = model.patch_embed
     seen = embedding if embedding.backbone is None else embedding.backbone
     return next(module for module in seen.modules() if isinstance(module, nn.Conv2d))
 
 
-def as_pictures(tiles: np.ndarray) -> np.ndarray:
-    """uint8 [components, rows, columns, 3]: grey is no response, each tile stretched to its own largest value."""
+def filter_pictures(tiles: np.ndarray) -> np.ndarray:
+    """Returns the components as uint8 [components, rows, columns, 3]; grey is no response, each is scaled to its own
+    maximum."""
     channels = tiles.shape[-1]
     shown = tiles[..., :3] if channels >= 3 else np.repeat(tiles[..., :1], 3, axis=-1)
     largest = np.abs(shown).max(axis=(1, 2, 3), keepdims=True)

@@ -1,4 +1,4 @@
-"""Everything the report shows of one model, computed once; and the same as numbers."""
+"""Computes all that the report shows of one model, once, and the same as numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,55 +8,62 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.errors import UserError
-from vitrail.insight.attention import class_attention, grid_of
+from vitrail.insight.attention import class_attention, patch_grid
 from vitrail.insight.attention_distance import Distances, attention_distance, rounded
+from vitrail.insight.explained_score import ExplainedScore, class_name, find_class, has_classes, why_no_classes
 from vitrail.insight.explorer import Explorer, explore
 from vitrail.insight.features import as_colours, nearest_patches, patch_features
 from vitrail.insight.filters import Filters, described, filters
 from vitrail.insight.images import Given, Images, chosen, drawn, of_training, spread_first
 from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, usual_windows
 from vitrail.insight.position_similarity import has_positions, locality, position_similarity
-from vitrail.insight.question import Question, class_name, find_class, has_classes, why_no_classes
-from vitrail.insight.ranks import rank_correlation
 from vitrail.insight.rollout import gradient_rollout, rollout
+from vitrail.insight.statistics import rank_correlation
 from vitrail.models.cost import cost
 from vitrail.models.positions import Grid
 from vitrail.models.vit import ViT
 
 SHOWN = 6
-"""Images with maps of their own; distances are over all."""
+"""The number of images with maps of their own; distances are over all images."""
 COMPARED = 24
-"""Images among which nearest patches are looked for."""
+"""The number of images that are searched for the nearest patches."""
 NEIGHBOURS = 5
+"""The number of nearest patches to show."""
 OCCLUSION_MACS = 1e12
-"""What the occlusion maps together may cost, in multiply-adds: about a minute on one processor core."""
+"""The cost that all occlusion maps together may have, in multiply-adds: about a minute on one processor core."""
 FEWEST_WINDOWS = 36
+"""The smallest number of windows for which an occlusion map is worth making."""
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it was done now, how much there is."""
+"""Takes what is being done, how much of it was done just now, and how much there is in total."""
 
 
 def silent(what: str, done: int, total: int) -> None:
-    pass
+    """Ignores progress."""
 
 
 @dataclass(frozen=True)
-class Maps:
-    """One image and what the model's answer for it rests on, each map [rows, columns]."""
+class ImageFindings:
+    """One image, and the maps [rows, columns] of what the model's answer for it depends on."""
 
     id: str
     name: str
-    """The id without the folder all images are in."""
+    """The id without the folder that all images are in."""
     pixels: np.ndarray
+    """The image as the model sees it, uint8 [rows, columns, channels]."""
     label: str | None
+    """The class that is explained, in words; None without classes."""
     probability: float | None
     attention: np.ndarray
-    """[steps, heads, rows, columns] of what the classifier reads."""
+    """What the classifier reads attends to, [steps, heads, rows, columns]."""
     rollout: np.ndarray
     gradient: np.ndarray
+    """Gradient rollout."""
     occlusion: np.ndarray | None
+    """None if it was not computed."""
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the maps, and how well they agree, as a JSON object."""
         hidden = self.occlusion
         return {
             "image": self.id,
@@ -73,44 +80,57 @@ class Maps:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A patch, and those of other images that are most like it: places are (image, row, column)."""
+    """A patch and the patches of other images that are most similar; places are (image, row, column)."""
 
     query: tuple[int, int, int]
+    """The patch."""
     places: np.ndarray
+    """The most similar patches, [found, 3]."""
     cosines: np.ndarray
+    """Their cosine similarities, [found]."""
 
 
 @dataclass(frozen=True)
 class Merging:
-    """How the patches of an image would be merged, were tokens merged: found out by a part that knows how."""
+    """A way to find which patches would be merged, given by the part of the package that can merge tokens."""
 
     per_layer: int
+    """The number of patches that each layer would merge."""
     groups: Callable[[ViT, Tensor], np.ndarray]
-    """Prepared images -> [images, rows, columns]: the same number for patches that end in one token."""
+    """Takes prepared images and returns [images, rows, columns], with equal numbers for patches that end in one
+    token."""
 
 
 @dataclass(frozen=True)
 class Findings:
+    """All that the report shows of one model."""
+
     model: ViT
     grid: Grid
     images: Images
     drawn: bool
+    """Whether the images are the program's own drawings."""
     filters: Filters
     similarity: np.ndarray | None
+    """Position similarity, [rows, columns, rows, columns]; None without positions."""
     distances: Distances
-    maps: list[Maps]
+    maps: list[ImageFindings]
     windows: Windows | None
+    """The occlusion windows; None if no map was made."""
     colours: np.ndarray
+    """The patch features as colours, [images, rows, columns, 3]."""
     explained: np.ndarray
+    """The share of the features' variance that each of the three colours explains."""
     neighbours: list[Neighbours]
     explorer: Explorer
     merging: Merging | None = None
     groups: np.ndarray | None = None
-    """[images, rows, columns] of those with maps."""
+    """Which patches would be merged, for the images with maps, [images, rows, columns]."""
     notes: list[str] = field(default_factory=list)
+    """Sentences about what cannot be shown, and why."""
 
     def to_json(self) -> dict[str, Any]:
-        """What numbers.json holds."""
+        """Returns the content of numbers.json."""
         config = self.model.config
         maps = [each.to_json() for each in self.maps]
         pairs = ("rollout_and_gradient", "rollout_and_occlusion", "gradient_and_occlusion")
@@ -158,6 +178,7 @@ class Findings:
         }
 
     def _merging(self) -> dict[str, Any] | None:
+        """Returns the numbers on merging; None if it was left out."""
         if self.merging is None or self.groups is None:
             return None
         sizes = [np.unique(each, return_counts=True)[1] for each in self.groups]
@@ -179,7 +200,18 @@ def examine(
     merging: Merging | None = None,
     progress: Progress = silent,
 ) -> Findings:
-    """Look at a model with images; without any, with a few of the data it was trained on, or else with drawings."""
+    """Examines a model on images.
+
+    Args:
+        model: The model.
+        given: The images; None takes a few of the data that the model was trained on, or else drawings.
+        label: The class to explain; None explains each image's predicted class.
+        limit: The largest number of images; of more, evenly spread ones are taken.
+        occlusion_images: The number of images with an occlusion map; None takes what a minute of one processor core
+            allows.
+        merging: How to find merged patches; None leaves them out.
+        progress: Is called as work proceeds.
+    """
     wanted = None if label is None else find_class(model, label)
     notes: list[str] = []
     by_us = False
@@ -195,7 +227,7 @@ def examine(
         images = Images(model, drawn(model))
     else:
         images = Images(model, spread_first(chosen(given, limit), (COMPARED, SHOWN)))
-    grid = grid_of(model, images)
+    grid = patch_grid(model, images)
     similarity = position_similarity(model) if has_positions(model) else None
     notes += _missing(model)
     n = len(images)
@@ -233,7 +265,8 @@ def examine(
 
 def _maps(
     model: ViT, images: Images, grid: Grid, label: int | None, occlusion_images: int | None, progress: Progress
-) -> tuple[list[Maps], Windows | None]:
+) -> tuple[list[ImageFindings], Windows | None]:
+    """Computes the maps of the first few images, and returns them with the occlusion windows."""
     few = images.first(SHOWN)
     progress("maps", 0, len(few))
     rolled, attended = rollout(model, few), class_attention(model, few)
@@ -241,13 +274,13 @@ def _maps(
     total, maps = count * windows.count(grid), []
     for index in range(len(few)):
         image = few.tensor(index)
-        question = Question(model, image, label)
+        question = ExplainedScore(model, image, label)
         hidden = None
         if index < count:
             hidden = occlusion(model, image, question, windows, lambda done: progress("occlusion", done, total))
         gradient = gradient_rollout(model, image, question)
         maps.append(
-            Maps(
+            ImageFindings(
                 id=few.ids[index],
                 name=few.names[index],
                 pixels=few.pixels(index),
@@ -264,7 +297,8 @@ def _maps(
 
 
 def _occlusion_plan(model: ViT, grid: Grid, few: int, asked: int | None) -> tuple[int, Windows]:
-    """For how many images, and with which windows: an occlusion map costs a run of the model for every window."""
+    """Returns how many images get an occlusion map, and with which windows: a map runs the model once for every
+    window."""
     step = model.config.patch_pixels
     one = cost(model.config.with_(image_size=(grid[0] * step, grid[1] * step))).macs
     if asked is not None:
@@ -275,18 +309,19 @@ def _occlusion_plan(model: ViT, grid: Grid, few: int, asked: int | None) -> tupl
     return count, affordable_windows(grid, int(runs // count))
 
 
-def _neighbours(features: np.ndarray, index: int, maps: Maps) -> Neighbours:
-    """Of the patch that counts most for the image's class."""
+def _neighbours(features: np.ndarray, index: int, maps: ImageFindings) -> Neighbours:
+    """Finds the patches most similar to the one that gradient rollout marks most in an image."""
     row, column = divmod(int(maps.gradient.argmax()), maps.gradient.shape[1])
     return Neighbours((index, row, column), *nearest_patches(features, index, row, column, NEIGHBOURS))
 
 
 def _groups(model: ViT, few: Images, merging: Merging) -> np.ndarray:
+    """Finds which patches would be merged, [images, rows, columns]."""
     return np.concatenate([merging.groups(model, few.tensor(index)[None]) for index in range(len(few))])
 
 
 def _missing(model: ViT) -> list[str]:
-    """What cannot be shown of this model, and why."""
+    """Lists what cannot be shown of this model, and why."""
     config, notes = model.config, []
     if not has_positions(model):
         reason = config.position_kind.no_places
@@ -306,10 +341,12 @@ def _missing(model: ViT) -> list[str]:
 
 
 def _place(images: Images, place: Any) -> dict[str, Any]:
+    """Returns a patch's place as a JSON object, with the image's id."""
     image, row, column = (int(each) for each in place)
     return {"image": images.ids[image], "row": row, "column": column}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """Returns the mean of the values that are known; None if there are none."""
     known = [each for each in values if each is not None]
     return round(float(np.mean(known)), 4) if known else None

@@ -1,7 +1,7 @@
-"""What is given as images, of any kind that predict takes, as one list the model can take.
+"""Reads images of any kind that predict takes, as one list for the model.
 
-An image is read when it is asked for, so that memory does not grow with the number of files. Held are those that come
-from memory themselves, and the bytes of an archive's members.
+An image is read when it is asked for, so that memory does not grow with the number of files. Only images that come from
+memory, and the bytes of an archive's members, are kept.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ from vitrail.errors import UserError
 from vitrail.models.vit import ViT
 
 Given = Any
-"""All that `data.inputs.from_memory` reads."""
+"""Anything that `data.inputs.from_memory` reads."""
 
 
 class Images:
-    """A list of images, each made into the model's input when it is asked for, as predict makes it.
+    """A list of images; each is prepared for the model when it is asked for, as predict does.
 
-    What is `Prepared` already may have any size the model can cut into patches.
+    `Prepared` ones may have any size that the model can cut into patches.
     """
 
     def __init__(self, model: ViT, given: Given, limit: int | None = None):
@@ -47,24 +47,26 @@ class Images:
         return len(self.given)
 
     def first(self, count: int) -> "Images":
-        """The same list, cut short."""
+        """Returns a list of the first `count` images."""
         few = copy(self)
         few.given, few.ids, few.names = self.given[:count], self.ids[:count], self.names[:count]
         return few
 
     def tensor(self, index: int) -> Tensor:
-        """(channels, rows, columns), as the model takes it."""
+        """Returns an image as the model takes it, [channels, rows, columns]."""
         seen = self._seen(index)
         if isinstance(seen, Prepared):
             return torch.tensor(seen.values)
         return torch.from_numpy(self._prepare.normalise(seen[None])[0])
 
     def pixels(self, index: int) -> np.ndarray:
-        """uint8 [rows, columns, channels], as the model sees it: resized and cropped."""
+        """Returns an image as the model sees it, resized and cropped: uint8 [rows, columns, channels]."""
         seen = self._seen(index)
         return unnormalised(seen, self.preprocessing) if isinstance(seen, Prepared) else to_bytes(seen)
 
     def _seen(self, index: int) -> np.ndarray | Prepared:
+        """Reads an image: resized and cropped pixels, or what is prepared already. Raises a UserError if it cannot be
+        read."""
         try:
             content: Content = self.given[index].read()
             return content if isinstance(content, Prepared) else self._prepare.pixels(content)
@@ -72,7 +74,7 @@ class Images:
             raise UserError(f"{self.ids[index]}: {error}") from error
 
     def batches(self, size: int) -> Iterator[Tensor]:
-        """All of them in order, (batch, channels, rows, columns) at a time."""
+        """Yields all images in order, in batches [batch, channels, rows, columns]."""
         for start in range(0, len(self), size):
             tensors = [self.tensor(index) for index in range(start, min(start + size, len(self)))]
             if len({each.shape for each in tensors}) > 1:
@@ -81,12 +83,13 @@ class Images:
 
 
 def preprocessing_of(model: ViT) -> Preprocessing:
-    """The bundle's; a model made in memory has none, and gets what weights without any are given."""
+    """Returns the model's preprocessing; a model without any gets what weights without any are given."""
     return model.card.preprocessing or assumed("", model.config)[0]
 
 
 def chosen(given: Given, limit: int | None) -> list[Input]:
-    """The images that are meant, at most so many, evenly spread. Of an archive the bytes of no others are held."""
+    """Returns at most `limit` of the images, evenly spread. For an archive, only the bytes of those are kept in
+    memory."""
     if limit is None:
         return list(from_memory(given, required=True))
     if _comes_once(given):
@@ -97,12 +100,12 @@ def chosen(given: Given, limit: int | None) -> list[Input]:
 
 
 def _comes_once(given: Given) -> bool:
-    """Whether it is a generator, or has one in it, and cannot be counted first."""
+    """Tells whether the images are a generator, or contain one, so that they cannot be counted first."""
     return isinstance(given, Iterator) or (isinstance(given, list | tuple) and any(map(_comes_once, given)))
 
 
 def _thinned(found: Iterator[Input], limit: int) -> list[Input]:
-    """Spread over all that comes, as evenly as can be while no more than twice as many are held."""
+    """Takes `limit` images from an iterator, spread as evenly as possible while at most twice as many are kept."""
     kept, step = [], 1
     for place, each in enumerate(found):
         if place % step == 0:
@@ -113,14 +116,17 @@ def _thinned(found: Iterator[Input], limit: int) -> list[Input]:
 
 
 def spread(items: list[Any], limit: int | None) -> list[Any]:
-    """At most so many, evenly spread: the first of a sorted folder are all of one class."""
+    """Returns at most `limit` items, evenly spread, since the first files of a sorted folder are all of one class."""
     if limit is None or len(items) <= limit:
         return items
     return [items[place * len(items) // limit] for place in range(limit)]
 
 
 def spread_first(items: list[Any], counts: tuple[int, ...]) -> list[Any]:
-    """Ordered anew: the first `counts[0]` are evenly spread over all, of these the first `counts[1]` again, ..."""
+    """Reorders items so that the first few are evenly spread.
+
+    The first `counts[0]` are spread over all items, the first `counts[1]` over those, and so on.
+    """
     if not counts:
         return items
     places = set(spread(list(range(len(items))), counts[0]))
@@ -129,14 +135,14 @@ def spread_first(items: list[Any], counts: tuple[int, ...]) -> list[Any]:
 
 
 def short_names(ids: list[str]) -> list[str]:
-    """For people: without the folder that all of them are in."""
+    """Returns the names without the folder that all of them are in."""
     folders = [{each, *each.parents} for each in (Path(name).parent for name in ids)]
     shared = max(set.intersection(*folders), key=lambda folder: len(folder.parts), default=None)
     return ids if shared is None else [str(Path(name).relative_to(shared)) for name in ids]
 
 
 def unnormalised(prepared: Prepared, preprocessing: Preprocessing) -> np.ndarray:
-    """What was prepared back as pixels; what lies outside 0..255 is clipped."""
+    """Turns prepared input back into pixels, uint8 [rows, columns, channels]; values outside 0..255 are clipped."""
     tensor = torch.tensor(prepared.values)
     mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (preprocessing.mean, preprocessing.std))
     if len(mean) != len(tensor):
@@ -146,10 +152,12 @@ def unnormalised(prepared: Prepared, preprocessing: Preprocessing) -> np.ndarray
 
 
 def of_training(model: ViT, count: int) -> tuple[list[Input], str] | None:
-    """A few pictures of the data that the model was trained on, evenly spread, and what they are; None where the model
-    does not say which that was, or it cannot be opened here. Nothing is fetched over a network for it."""
-    told = model.card.provenance.get("data")
-    name = told.get("source") if isinstance(told, dict) else None
+    """Returns a few pictures of the data that the model was trained on, evenly spread, and a description of them.
+
+    None if the model does not say which data that was, or if it cannot be opened here; nothing is downloaded.
+    """
+    data = model.card.provenance.get("data")
+    name = data.get("source") if isinstance(data, dict) else None
     if not isinstance(name, str) or not name or name.startswith("hf:") or "://" in name:
         return None
     try:
@@ -157,7 +165,7 @@ def of_training(model: ViT, count: int) -> tuple[list[Input], str] | None:
     except UserError:
         return None
     if model.card.label_names and set(model.card.label_names) != set(source.classes):
-        return None  # another data set of the same name
+        return None  # a different data set with the same name
     part = next(each for each in ("test", "val", "train") if each in source.splits)
     split, transform = source.split(part), EvaluationTransform(preprocessing_of(model))
     found = []
@@ -173,7 +181,7 @@ def of_training(model: ViT, count: int) -> tuple[list[Input], str] | None:
 
 
 def drawn(model: ViT) -> list[np.ndarray]:
-    """Four plain drawings, so that attention can be shown where no image was given."""
+    """Makes four simple drawings, so that attention can be shown if no image was given."""
     (rows, columns), channels = preprocessing_of(model).rows_columns, model.config.channels
     down, right = np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij")
     shapes = (

@@ -1,4 +1,4 @@
-"""Position similarity (Figure 7, middle): the cosine of every position's embedding with every other's."""
+"""Computes position similarity (Figure 7, middle): the cosine of every position's embedding with every other's."""
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ def has_positions(model: ViT) -> bool:
 
 @torch.no_grad()
 def position_similarity(model: ViT, layer: int = 0) -> np.ndarray:
-    """[rows, columns, rows, columns]: entry (i, j) is the map of position (i, j) against all."""
+    """Computes the cosines, [rows, columns, rows, columns]: entry (i, j) is the map of position (i, j) with all
+    others."""
     config, grid = model.config, model.config.grid
     layer = place_of(layer, config.depth)
     positions = model.positions(layer, grid) if has_positions(model) else None
@@ -28,9 +29,10 @@ def position_similarity(model: ViT, layer: int = 0) -> np.ndarray:
 
 
 def locality(similarity: np.ndarray) -> dict:
-    """The figure as numbers: cosines by distance on the grid, near against far, along a row or column against not.
+    """Summarises similarities [rows, columns, rows, columns] as numbers.
 
-    Distances are rounded to whole patches. near: the four next patches. far: more than half the largest distance.
+    They are mean cosines: by distance in whole patches; `near`, the four nearest patches; `far`, more than half the
+    largest distance; along a row, along a column, and elsewhere.
     """
     grid: Grid = (similarity.shape[0], similarity.shape[1])
     down, right = offsets(grid)
@@ -39,6 +41,7 @@ def locality(similarity: np.ndarray) -> dict:
     distance = np.rint(exact).astype(int)
 
     def mean(chosen: np.ndarray) -> float | None:
+        """Returns the mean cosine of the chosen pairs; None if there are none."""
         return round(float(flat[chosen].mean()), 4) if chosen.any() else None
 
     return {
@@ -56,13 +59,13 @@ def locality(similarity: np.ndarray) -> dict:
 
 
 def offsets(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """How many rows and how many columns any two patches are apart: two of [patches, patches]."""
+    """Returns how many rows and how many columns any two patches are apart, two arrays [patches, patches]."""
     rows, columns = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
     return np.abs(rows[:, None] - rows), np.abs(columns[:, None] - columns)
 
 
 def _nearest_first(flat: np.ndarray, exact: np.ndarray) -> float | None:
-    """The share of patches whose most similar other patch is one of the eight around it."""
+    """Computes the share of patches whose most similar other patch is one of the eight around it."""
     if len(flat) < 2:
         return None
     others = np.where(exact == 0, -np.inf, flat)

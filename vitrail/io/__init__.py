@@ -1,1 +1,1 @@
-"""Files written whole or not at all, checksums, folders that appear when they are complete, progress. No torch here."""
+"""Reading and writing files safely: atomic files and folders, checksums, JSON, progress bars. Does not import torch."""

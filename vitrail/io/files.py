@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and JSON documents read with suspicion."""
+"""Writing files atomically: whole or not at all."""
 
 import json
 import os
@@ -10,14 +10,12 @@ from typing import Any
 
 from vitrail.errors import UserError
 
-LARGEST_JSON = 64 * 2**20
-
 Fill = Callable[[Path], None]
-"""Writes what it stands for to the path it is given."""
+"""A function that writes some content to the path it is given: a file or, where a folder is given, files in it."""
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits (fsync) until the content of a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -27,10 +25,12 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
-    """Gives an empty file beside `path` to write to. It takes the place of `path` when the block is done and its
-    content is on the disk; if the block fails, it goes and `path` is what it was.
+    """Replaces a file atomically: yields a temporary file beside `path` for the block to write to.
 
-    `mode` are its permissions; None: those of any new file. Errors of the disk are OSErrors.
+    When the block ends, the temporary file is synced to disk and renamed to `path`. If the block raises, the temporary
+    file is deleted and `path` stays as it was. Errors of the disk are raised as OSError.
+
+    mode: permissions of the new file, such as 0o644; None leaves those that the system gives any new file.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     temporary.touch(exist_ok=False)
@@ -48,7 +48,10 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
 
 @contextmanager
 def writing(name: str | Path) -> Iterator[None]:
-    """Turns an OSError of the block into a UserError: `name`, a path or a flag with its path, cannot be written."""
+    """Turns an OSError of the block into a UserError that says what cannot be written.
+
+    name: what the message calls it: a path, or a flag with its path ("--out reports").
+    """
     try:
         yield
     except OSError as error:
@@ -56,8 +59,10 @@ def writing(name: str | Path) -> Iterator[None]:
 
 
 def write_file(path: Path, fill: Fill, overwrite: bool = False) -> None:
-    """Writes a file that the user named, whole or not at all; its folder is made. One that is there is refused unless
-    `overwrite` is set."""
+    """Writes a file that the user named, atomically, and creates its parent folders.
+
+    Raises UserError if `path` exists and `overwrite` is False, if it is a folder, or if it cannot be written.
+    """
     refuse_existing(path, overwrite)
     if path.is_dir():
         raise UserError(f"{path}: is a folder; a file of that format is wanted")
@@ -68,15 +73,16 @@ def write_file(path: Path, fill: Fill, overwrite: bool = False) -> None:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Raises UserError if something is there and may not be overwritten."""
+    """Raises UserError if `path` exists and `overwrite` is False."""
     if path.exists() and not overwrite:
         raise UserError(f"{path}: exists already; choose another name or give --overwrite")
 
 
 def write_bytes(path: Path, content: bytes | None) -> None:
-    """Writes one file of several that a program writes anew each time, whole or not at all; errors are OSErrors.
+    """Writes one file of a set that is rewritten together, atomically, or removes it if `content` is None.
 
-    None removes the file: what an earlier time left and this one has not would contradict the others.
+    Removing matters: a file that an earlier run left, and this one does not write, would contradict the other files.
+    Raises OSError if the disk refuses.
     """
     if content is None:
         path.unlink(missing_ok=True)
@@ -86,7 +92,7 @@ def write_bytes(path: Path, content: bytes | None) -> None:
 
 
 def bytes_file(content: bytes) -> Fill:
-    """Makes what fills a file with these bytes."""
+    """Returns a function that writes these bytes to the path it is given, for `write_file`."""
 
     def fill(path: Path) -> None:
         path.write_bytes(content)
@@ -95,25 +101,13 @@ def bytes_file(content: bytes) -> Fill:
 
 
 def text_file(text: str) -> Fill:
-    """Makes what fills a file with text. It may hold file names no encoding can write: those are escaped."""
+    """Returns a function that writes text as UTF-8 to the path it is given, for `write_file`.
+
+    Text may contain file names that are not valid Unicode; their invalid characters are written as backslash escapes.
+    """
     return bytes_file(text.encode("utf-8", "backslashreplace"))
 
 
 def json_text(document: Any) -> str:
-    """Formats a JSON document as people read it."""
+    """Formats a JSON document for human readers: indented by two spaces, with characters beyond ASCII as they are."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object; a file that is too large, damaged or something else is a UserError."""
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise UserError(f"{path}: too large to be a configuration")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: must hold a JSON object, not a {type(document).__name__}")
-    return document

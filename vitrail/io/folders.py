@@ -1,4 +1,4 @@
-"""Folders that appear under their name when they are complete."""
+"""Writing folders atomically: a folder gets its name only once all its files are written."""
 
 import os
 import shutil
@@ -11,15 +11,22 @@ from vitrail.errors import UserError
 from vitrail.io.files import Fill, sync, writing
 
 Refuse = Callable[[Path], None]
-"""Raises UserError if what is at a path, where something is, must not be replaced."""
+"""A function that raises UserError if something exists at the path it is given and must not be replaced."""
 
 
 @contextmanager
 def new_folder(path: Path, refuse: Refuse, name: str | Path) -> Iterator[Path]:
-    """Gives a folder to write to, which takes the place of `path` when the block is done and its files are on the disk.
+    """Writes a folder atomically: yields a temporary folder beside `path`, which is renamed to `path` when the block
+    ends and its files are on the disk. If the block raises, `path` stays as it was.
 
-    What `refuse` objects to is refused before any work is done, and again before it would be replaced; so is a place
-    that cannot be written to. `name` is what messages call the path. If the block fails, `path` is what it was.
+    Args:
+        path: The folder to write; its parents are created.
+        refuse: Called with `path` before the block runs, so that nothing is computed in vain, and again before it is
+            replaced.
+        name: What error messages call the path: the path itself, or a flag with it ("--out reports").
+
+    Raises:
+        UserError: If `refuse` raises it, or the folder cannot be written.
     """
     with writing(name):
         refuse(path)
@@ -39,25 +46,31 @@ def new_folder(path: Path, refuse: Refuse, name: str | Path) -> Iterator[Path]:
 
 
 def write_folder(path: Path, fill: Fill, refuse: Refuse) -> None:
-    """Writes a folder that the user named, whole or not at all; what `fill` cannot write is a UserError too."""
+    """Writes a folder that the user named, atomically. Raises UserError if `refuse` does or if it cannot be written.
+
+    fill: writes the files into the temporary folder it is given; an OSError in it becomes a UserError too.
+    """
     with writing(path), new_folder(path, refuse, path) as temporary:
         fill(temporary)
 
 
 @contextmanager
 def report_folder(out: Path, ours: frozenset[str]) -> Iterator[Path]:
-    """Gives the `new_folder` of a report, named by --out. One that is there is replaced if it is empty or holds nothing
-    but `ours`, what an earlier report left."""
+    """Writes the folder of a report, given by the flag --out, atomically: yields the temporary folder to fill.
+
+    An existing folder is replaced only if every file in it has a name among `ours`, the files that such a report
+    consists of; otherwise UserError is raised.
+    """
     out = Path(os.path.abspath(out))  # noqa: PTH100  keeps links as they are named
 
     def refuse(path: Path) -> None:
         if not os.path.lexists(path):
             return
         if not path.is_dir() or path.is_symlink():
-            raise UserError(f"--out {path}: is there and is no folder; choose another name")
-        if foreign := sorted({each.name for each in path.iterdir()} - ours):
+            raise UserError(f"--out {path}: exists and is not a folder; choose another name")
+        if foreign := sorted({entry.name for entry in path.iterdir()} - ours):
             raise UserError(
-                f"--out {path}: holds {foreign[0]!r}, which no report of ours left; choose a new or an empty folder"
+                f"--out {path}: contains {foreign[0]!r}, which is not a file of a report; choose a new or empty folder"
             )
 
     with new_folder(out, refuse, f"--out {out}") as folder:
@@ -65,7 +78,8 @@ def report_folder(out: Path, ours: frozenset[str]) -> Iterator[Path]:
 
 
 def _put_in_place(temporary: Path, path: Path) -> None:
-    """Renames a folder, after putting aside what has its name; that comes back if the rename fails."""
+    """Renames `temporary` to `path`. A folder that has that name is moved aside first, and moved back if the rename
+    fails."""
     if not path.exists():
         temporary.rename(path)
         return

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for a person who is watching and only where there is something to wait for."""
+"""Progress bars on stderr. They are drawn only if stderr is a terminal, and mostly only if the work takes long."""
 
 import sys
 import time
@@ -7,15 +7,21 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 PATIENCE = 2.0
-"""Seconds before a bar appears in `tracked`: what is done sooner needs none."""
+"""Seconds before `tracked` shows its bar; work that is done sooner shows none."""
 
 _Item = TypeVar("_Item")
 
 
 @contextmanager
 def progress(what: str, total: int, after: float = 0.0, unit: str = "") -> Iterator[Callable[[float], None]]:
-    """Gives a function to be told how many more are done; the bar appears once `after` seconds have gone by. With a
-    `unit` it says how many of them a second."""
+    """Shows a progress bar while the block runs; yields a function to call with the number of items newly done.
+
+    Args:
+        what: The words in front of the bar.
+        total: The number of items there are.
+        after: Seconds before the bar appears.
+        unit: The name of the items, if the bar is to show their number per second ("images"); "" for no speed.
+    """
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -45,7 +51,7 @@ def progress(what: str, total: int, after: float = 0.0, unit: str = "") -> Itera
 
 
 def tracked(items: Iterable[_Item], total: int, what: str, after: float = PATIENCE) -> Iterator[_Item]:
-    """Gives the items, under a bar that appears once `after` seconds have gone by. total: how many there are."""
+    """Yields the items while a bar counts them; the bar appears after `after` seconds. total: the number of items."""
     with progress(what, total, after) as advance:
         for item in items:
             yield item
@@ -54,7 +60,10 @@ def tracked(items: Iterable[_Item], total: int, what: str, after: float = PATIEN
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Around work that cannot say how far it is: on a terminal a line that says what is done, and for how long."""
+    """Shows a line with a spinner and the time elapsed while the block runs, for work of unknown length.
+
+    what: the words on the line, such as "exporting".
+    """
     if not sys.stderr.isatty():
         yield
         return
@@ -68,6 +77,6 @@ def working(what: str) -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: 90 s, 16 min, 2 h."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"
+    """Formats a time in the unit that suits it: 90 s, 16 min, 2 h."""
+    rounded = round(seconds)
+    return f"{rounded} s" if rounded < 120 else f"{rounded // 60} min" if rounded < 7200 else f"{rounded // 3600} h"

@@ -1,1 +1,1 @@
-"""What a model is: pure torch, no files, no data."""
+"""Models in pure torch: no files, no data."""

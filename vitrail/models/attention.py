@@ -1,9 +1,9 @@
-"""Multi-head self-attention (Appendix A), and the recorder of what it and the blocks compute.
+"""Multi-head self-attention (Appendix A of the paper), and a recorder of what is computed in the layers.
 
-    A = softmax(q k^T / sqrt(head width))         every token's weights over all tokens
-    SA(z) = A v                                   and MSA joins the heads
+    A = softmax(q k^T / sqrt(head width))         the weights of every token over all tokens
+    SA(z) = A v                                   MSA concatenates the heads and projects them
 
-Attention goes through PyTorch's fused kernel, unless a Recorder asks to see it.
+Attention is computed by PyTorch's fused kernel unless a Recorder asks for the weights.
 """
 
 from collections.abc import Iterable
@@ -16,32 +16,44 @@ from vitrail.config import ModelConfig
 from vitrail.models.positions import Grid, position_embedding
 
 Kind = Literal["attention", "hidden"]
+"""What a Recorder can keep: attention weights, or the hidden states after the blocks."""
 
 
 class Recorder:
-    """Keeps what `encode` computes on the way, layer by layer: `recorder.attention[3]`, `recorder.hidden[3]`.
+    """Keeps what `encode` computes in the layers: `recorder.attention[3]`, `recorder.hidden[3]`. Layers count from 0.
 
-    attention: (batch, heads, tokens, tokens), after the softmax; in the axial variant two a layer, rows
-    (batch * rows, heads, columns, columns) then columns. hidden: (batch, tokens, width), after the block.
-    Subclass it and override `keep` to reduce each tensor as it comes, so that memory does not grow with depth.
+    attention: the weights after the softmax, (batch, heads, tokens, tokens). In the axial variant there are two for
+    each layer, numbered 2 * layer for the rows, (batch * rows, heads, columns, columns), and 2 * layer + 1 for the
+    columns, (batch * columns, heads, rows, rows).
+
+    hidden: the tokens after the block, (batch, tokens, width).
+
+    To save memory, make a subclass whose `keep` reduces each tensor as it comes.
     """
 
     def __init__(self, *kinds: Kind, layers: Iterable[int] | None = None):
+        """Makes an empty recorder, to be given to `ViT.encode`.
+
+        Args:
+            kinds: what to keep, "attention" or "hidden"; none given means both.
+            layers: the layers to keep; None means all. In the axial variant attention is numbered as above.
+        """
         self.kinds: frozenset[Kind] = frozenset(kinds or ("attention", "hidden"))
         self.layers = None if layers is None else frozenset(layers)
         self.attention: dict[int, Tensor] = {}
         self.hidden: dict[int, Tensor] = {}
 
     def wants(self, kind: Kind, layer: int) -> bool:
+        """Whether this kind of tensor is to be kept for this layer."""
         return kind in self.kinds and (self.layers is None or layer in self.layers)
 
     def keep(self, kind: Kind, layer: int, tensor: Tensor) -> None:
+        """Stores the tensor of a layer; a subclass may reduce it first."""
         (self.attention if kind == "attention" else self.hidden)[layer] = tensor
 
 
 class Attention(nn.Module):
-    """Lets every token attend to all: (batch, tokens, width) -> the same shape. With `first` only so many tokens are
-    computed; these still attend to all."""
+    """Multi-head self-attention: (batch, tokens, width) -> (batch, tokens, width)."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -54,12 +66,21 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0, first: int | None = None
     ) -> Tensor:
+        """Computes the output of every token, or of the first `first` tokens only; those still attend to all tokens.
+
+        Args:
+            x: (batch, tokens, width).
+            grid: rows and columns of the patches among the tokens.
+            record: keeps the attention weights, if it wants them.
+            layer: the number under which they are kept.
+            first: how many tokens to compute; None for all.
+        """
         q, k, v = self.split(x)
         bias = None if self.relative is None else self.relative(q, grid)
         return self.attend(q[:, :, :first], k, v, bias, record, layer)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (batch, heads, tokens, head width)."""
+        """Returns queries, keys and values, each (batch, heads, tokens, head width)."""
         batch, tokens, width = x.shape
         qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -68,7 +89,16 @@ class Attention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, record: Recorder | None = None, layer: int = 0
     ) -> Tensor:
-        """Each query's average of the values (batch, tokens, width); `bias` is added to the scores."""
+        """Averages the values by the attention weights, joins the heads and projects them: (batch, queries, width).
+
+        Args:
+            q: queries (batch, heads, queries, head width).
+            k: keys (batch, heads, tokens, head width).
+            v: values, shaped as the keys.
+            bias: added to the scores before the softmax, (batch, heads, queries, tokens); None for nothing.
+            record: keeps the attention weights, if it wants them.
+            layer: the number under which they are kept.
+        """
         dropout = self.dropout if self.training else 0.0
         if record is not None and record.wants("attention", layer):
             scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5

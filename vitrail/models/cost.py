@@ -1,7 +1,7 @@
-"""What a model costs, from its configuration alone: parameters, multiply-adds, memory. No torch here.
+"""Computes what a model costs from its configuration alone: parameters, multiply-adds, memory. Without torch.
 
-A MAC is one multiply-add of a matrix product or a convolution, 2 FLOPs. Norms, activations and softmax are left out,
-as the paper and the field do. A training step is three forward passes: forward, and twice that backward.
+A MAC is one multiply-add of a matrix product or a convolution: 2 FLOPs. Norms, activations and softmax are not counted,
+as is usual. A training step costs as much as three forward passes, since the backward pass costs two.
 """
 
 from collections.abc import Iterator
@@ -14,22 +14,33 @@ from vitrail.config import ModelConfig
 
 @dataclass(frozen=True)
 class Cost:
-    """For one image."""
+    """The cost of a model for one image."""
 
     parameters: int
     macs: int
+    """Multiply-adds of a forward pass."""
     tokens: int
+    """Tokens in each layer, with class token and registers; 0 for a ResNet."""
     activations: int
-    """Numbers kept for the backward pass."""
+    """How many numbers are kept for the backward pass."""
     full_precision: int
-    """Of them, those that stay in float32 under autocast: what flows past the blocks, kept by every LayerNorm."""
+    """How many of the activations stay in float32 under autocast: the inputs of the LayerNorms."""
 
     @property
     def training_flops(self) -> int:
+        """FLOPs of a training step on one image: a forward and a backward pass."""
         return 3 * 2 * self.macs
 
 
 def cost(config: ModelConfig) -> Cost:
+    """Computes the cost of a model for one image.
+
+    Args:
+        config: the model.
+
+    Returns:
+        Its parameters, multiply-adds, tokens and activations.
+    """
     parts = list(_resnet(config) if config.family == "resnet" else _transformer(config))
     tokens = config.tokens if config.family == "vit" else 0
     parameters, macs, activations = (sum(numbers) for numbers in zip(*parts, strict=True))
@@ -38,16 +49,21 @@ def cost(config: ModelConfig) -> Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training before it is paid for."""
+    """The cost of a training, known before it starts."""
 
     parameters: int
     gmacs: float
+    """Billions of multiply-adds of a forward pass for one image."""
     steps: int
+    """Optimizer steps of the whole training."""
     flops_per_step: float
     exaflops: float
+    """FLOPs of the whole training, in units of 10^18."""
     memory: dict[str, int]
-    """Bytes of weights, gradients, optimizer and activations on one device, and of half-precision copies."""
+    """Bytes on one device by what they hold: weights, gradients, optimizer, activations, and half-precision copies of
+    weights."""
     seconds: float | None
+    """How long the training takes; None if no speed was given."""
 
 
 def plan(
@@ -59,7 +75,17 @@ def plan(
     optimizer: str = "adamw",
     bytes_per_activation: int = 4,
 ) -> Plan:
-    """FLOPs, memory and time of training on `images` images for `epochs` epochs."""
+    """Computes FLOPs, memory and time of a training before it starts.
+
+    Args:
+        config: the model.
+        images: the number of training images.
+        epochs: how often each image is seen.
+        batch: images in a step.
+        flops_per_second: the sustained speed of the device, which gives the time; None: no time is computed.
+        optimizer: "adamw" or "sgd".
+        bytes_per_activation: 4 for float32, 2 for training under autocast.
+    """
     one = cost(config)
     flops = one.training_flops * images * epochs
     return Plan(
@@ -74,13 +100,16 @@ def plan(
 
 
 def memory(config: ModelConfig, batch: int, optimizer: str, bytes_per_activation: int) -> dict[str, int]:
-    """Bytes of weights, gradients, optimizer and activations in a step on `batch` images. With activations of two bytes
-    (autocast) there are copies of the weights in two bytes too, and what flows past the blocks stays in four."""
+    """Computes the bytes that a training step on `batch` images needs: weights, gradients, optimizer and activations.
+
+    With activations of two bytes (autocast) there are copies of the weights in two bytes too, and the inputs of
+    LayerNorms stay in four bytes.
+    """
     one, size = cost(config), bytes_per_activation
     moments = {"adamw": 2, "sgd": 1}[optimizer]
     kept = size * one.activations + (4 - size) * one.full_precision
     if config.gradient_checkpointing and config.family == "vit":
-        # Each block keeps its input only; one block's own activations are there at a time. A stem is kept whole.
+        # Each block keeps only its input, and the activations of one block exist at a time. A stem is not checkpointed.
         stem = size * sum(part[2] for part in _stem(config)) if config.stages is not None else 0
         kept = stem + 4 * one.tokens * config.width * config.depth + (kept - stem) // config.depth
     parts = {
@@ -93,7 +122,8 @@ def memory(config: ModelConfig, batch: int, optimizer: str, bytes_per_activation
 
 
 def block_parameters(config: ModelConfig) -> list[int]:
-    """Of each block of a transformer, or of each stage of a ResNet: what is sharded and gathered in one piece."""
+    """Counts the parameters of each block of a transformer, or each stage of a ResNet: the pieces that FSDP shards and
+    gathers."""
     if config.family == "vit":
         attended = config.grid if config.attention == "axial" else (config.tokens,)
         both = sum(part[0] for along in attended for part in _block(config, config.tokens, along))
@@ -104,8 +134,8 @@ def block_parameters(config: ModelConfig) -> list[int]:
     return [after - before for before, after in pairwise([root, *sums])]
 
 
-# Each part of a model as (parameters, MACs, numbers kept for the backward pass).
 Part = tuple[int, int, int]
+"""A part of a model as (parameters, MACs, numbers kept for the backward pass), for one image."""
 
 
 def _linear(tokens: int, inputs: int, outputs: int, bias: bool = True) -> Part:
@@ -117,7 +147,7 @@ def _norm(cells: int, width: int) -> Part:
 
 
 def _convolution(cells: int, inputs: int, outputs: int, kernel: int, stride: int = 1) -> Part:
-    """`cells` are those of the output; the input is kept, and its standardised weights do not count."""
+    """Counts a convolution with `cells` output positions. Its input is kept; standardised weights are not counted."""
     weights = inputs * outputs * kernel * kernel
     return weights, cells * weights, cells * stride * stride * inputs
 
@@ -146,11 +176,11 @@ def _transformer(config: ModelConfig) -> Iterator[Part]:
 
 
 def _block(config: ModelConfig, tokens: int, attended: int) -> Iterator[Part]:
-    """All blocks of one kind together; `attended` is how many tokens each token attends to."""
+    """Counts the blocks of all layers together. attended: how many tokens each token attends to."""
     width, depth, hidden = config.width, config.depth, config.mlp_dim
     gated = config.activation == "swiglu"
     inner = hidden // 2 if gated else hidden
-    # The fused attention keeps q, k, v and its output: the output is what proj keeps too.
+    # Fused attention keeps q, k, v and its output; the output is counted as the input of proj.
     parts = [
         _norm(tokens, width),
         _linear(tokens, width, 3 * width, config.qkv_bias),
@@ -171,7 +201,7 @@ def _block(config: ModelConfig, tokens: int, attended: int) -> Iterator[Part]:
 
 
 def _layer_norms(config: ModelConfig) -> int:
-    """Numbers that the LayerNorms keep."""
+    """Counts the numbers that LayerNorms keep for the backward pass."""
     if config.family != "vit":
         return 0
     blocks = config.depth * (2 if config.attention == "axial" else 1)
@@ -179,7 +209,7 @@ def _layer_norms(config: ModelConfig) -> int:
 
 
 def _positions(config: ModelConfig) -> int:
-    """Parameters of the positions, in all layers together."""
+    """Counts the parameters of the position embeddings, in all layers together."""
     kind = config.position_kind
     return sum(prod(shape) for shape in kind.tensors(config).values()) if kind.learned else 0
 
@@ -194,6 +224,7 @@ def _resnet(config: ModelConfig) -> Iterator[Part]:
 
 
 def _halved(size: tuple[int, int], times: int) -> tuple[int, int]:
+    """Halves rows and columns, rounded up, as convolutions of stride 2 do."""
     rows, columns = size
     for _ in range(times):
         rows, columns = -(-rows // 2), -(-columns // 2)
@@ -201,7 +232,8 @@ def _halved(size: tuple[int, int], times: int) -> tuple[int, int]:
 
 
 def _stem(config: ModelConfig) -> Iterator[Part]:
-    """Root and stages of a ResNet. ReLU keeps its output, which is the next convolution's input already."""
+    """Counts root and stages of a ResNet. A ReLU keeps nothing of its own: its output is the next convolution's
+    input."""
     if config.stem == "plain":
         yield from _plain_stem(config)
         return
@@ -233,7 +265,7 @@ def _plain_stem(config: ModelConfig) -> Iterator[Part]:
 
 
 def _unit(before: int, after: int, inputs: int, outputs: int, stride: int, post: bool) -> Iterator[Part]:
-    """A bottleneck unit; `before` and `after` are the cells of its input and output."""
+    """Counts a bottleneck unit. before, after: the cells of its input and of its output."""
     middle = outputs // 4
     if stride != 1 or inputs != outputs:
         yield _convolution(after, inputs, outputs, 1, stride)

@@ -1,4 +1,4 @@
-"""Where a model runs."""
+"""Chooses the device that a model runs on."""
 
 import torch
 
@@ -6,7 +6,8 @@ from vitrail.errors import UserError
 
 
 def choose_device(name: str) -> torch.device:
-    """By name; auto takes CUDA, then MPS, then the CPU."""
+    """Returns a device by name; "auto" takes CUDA if there is any, else MPS, else the CPU. A UserError if there is no
+    such one."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

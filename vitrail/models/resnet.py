@@ -1,7 +1,8 @@
 """BiT ResNets, and the ResNet stem of the hybrids.
 
-Both have GroupNorm for every norm and standardise the weights of every convolution. BiT is pre-activation (ResNet-v2)
-with fixed padding; the stem of a hybrid is post-activation and pads as TensorFlow does (SAME). Names are timm's.
+Both use GroupNorm throughout and standardise the weights of every convolution. BiT has norm and ReLU before each
+convolution (pre-activation, ResNet-v2) and fixed padding; a hybrid's stem has them after it and pads like TensorFlow
+(SAME). The names of the tensors are timm's.
 """
 
 import math
@@ -15,10 +16,11 @@ from vitrail.models.card import Card
 from vitrail.models.prediction import Predicts
 
 GROUPS = 32
+"""The number of groups of every GroupNorm."""
 
 
 class StandardizedConv2d(nn.Conv2d):
-    """A convolution without bias whose weights are standardised over (in, rows, columns) before use."""
+    """A convolution without bias whose weights are standardised over (inputs, rows, columns) before use."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, config: ModelConfig, stride: int = 1):
         same = config.family == "vit"
@@ -27,20 +29,23 @@ class StandardizedConv2d(nn.Conv2d):
         self.official = config.stem_arithmetic == "official"
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Convolves feature maps (batch, inputs, rows, columns)."""
         padded = pad_same(input, self.kernel_size[0], self.stride[0]) if self.same else input
         return self._conv_forward(padded, self.standardized(), None)
 
     def standardized(self) -> Tensor:
+        """Returns the weights with mean 0 and variance 1 for each output."""
         if self.official:
             variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True, correction=0)
             return (self.weight - mean) / (variance.sqrt() + 1e-5)
-        # Batch norm over the outputs is the same map in one fused kernel.
+        # Batch norm with the outputs as channels computes the same in one fused kernel.
         flat = self.weight.reshape(1, self.out_channels, -1)
         return F.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-8).view_as(self.weight)
 
 
 def pad_same(images: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """TensorFlow's SAME: pad so that the output is ceil(input / stride), the odd pixel after, not before."""
+    """Pads like TensorFlow's SAME, so that the output has ceil(input / stride) pixels; an odd pixel is added at the
+    end."""
     needed = [max((math.ceil(n / stride) - 1) * stride + kernel - n, 0) for n in images.shape[-2:]]
     if not any(needed):
         return images
@@ -49,11 +54,13 @@ def pad_same(images: Tensor, kernel: int, stride: int, value: float = 0.0) -> Te
 
 
 def group_norm(channels: int, config: ModelConfig) -> nn.GroupNorm:
+    """Makes a GroupNorm with the epsilon of the code that the configuration follows."""
     return nn.GroupNorm(GROUPS, channels, eps=1e-6 if config.stem_arithmetic == "official" else 1e-5)
 
 
 class Root(nn.Module):
-    """7 x 7 convolution and 3 x 3 max pooling, each of stride 2. BiT has no norm here: its units start with one."""
+    """The first layers: a 7 x 7 convolution and 3 x 3 max pooling, each of stride 2. BiT has no norm here: its units
+    begin with one."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -61,6 +68,7 @@ class Root(nn.Module):
         self.norm = group_norm(config.stem_width, config) if config.family == "vit" else None
 
     def forward(self, images: Tensor) -> Tensor:
+        """Maps images (batch, channels, rows, columns) to feature maps (batch, stem width, rows / 4, columns / 4)."""
         x = self.conv(images)
         if self.norm is None:
             return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
@@ -68,7 +76,7 @@ class Root(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """The projection where a unit changes the width or the stride; post-activation units norm it."""
+    """The projection of a unit's input, where the unit changes width or size. Units with post-activation norm it."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, config: ModelConfig):
         super().__init__()
@@ -76,11 +84,12 @@ class Shortcut(nn.Module):
         self.norm = group_norm(outputs, config) if config.family == "vit" else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Projects feature maps (batch, inputs, rows, columns)."""
         return self.norm(self.conv(x))
 
 
 class Unit(nn.Module):
-    """A bottleneck of three convolutions around which the input is added back."""
+    """A bottleneck of three convolutions, to whose output the input is added."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, config: ModelConfig):
         super().__init__()
@@ -97,6 +106,7 @@ class Unit(nn.Module):
         self.conv3 = StandardizedConv2d(middle, outputs, 1, config)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps feature maps (batch, inputs, rows, columns) to (batch, outputs, rows / stride, columns / stride)."""
         if self.pre_activation:
             y = F.relu(self.norm1(x))
             shortcut = x if self.downsample is None else self.downsample(y)
@@ -109,17 +119,21 @@ class Unit(nn.Module):
 
 
 class Stage(nn.Module):
+    """Bottleneck units of one width, the first of which may halve the size."""
+
     def __init__(self, inputs: int, outputs: int, stride: int, units: int, config: ModelConfig):
         super().__init__()
         first = Unit(inputs, outputs, stride, config)
         self.blocks = nn.Sequential(first, *(Unit(outputs, outputs, 1, config) for _ in range(units - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps feature maps (batch, inputs, rows, columns) to (batch, outputs, rows / stride, columns / stride)."""
         return self.blocks(x)
 
 
 class PlainStem(nn.Sequential):
-    """3 x 3 convolutions alone, for small pictures: the first at full size, then in each stage one that halves it."""
+    """A stem of 3 x 3 convolutions alone, for small pictures: one at full size, then stages whose first convolution
+    halves it."""
 
     def __init__(self, config: ModelConfig):
         widths, strides = [config.stem_width], [1]
@@ -131,24 +145,27 @@ class PlainStem(nn.Sequential):
 
 
 class Convolution(nn.Module):
+    """A 3 x 3 convolution, GroupNorm and ReLU."""
+
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.norm = nn.GroupNorm(outputs // 16, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps feature maps (batch, inputs, rows, columns) to (batch, outputs, rows / stride, columns / stride)."""
         return F.relu(self.norm(self.conv(x)))
 
 
 def stem(config: ModelConfig) -> nn.Module:
-    """What stands before the patch projection of a hybrid."""
+    """Makes what a hybrid has before its patch projection."""
     if config.stem == "plain":
         return PlainStem(config)
     return Backbone(config) if config.stages else Root(config)
 
 
 class Backbone(nn.Module):
-    """Root and stages: images -> a feature map of `stem_width * 4 * 2 ** (stages - 1)` channels."""
+    """The root and the stages of a ResNet: images -> a feature map of `stem_width * 4 * 2 ** (stages - 1)` channels."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -156,10 +173,12 @@ class Backbone(nn.Module):
         self.stages = nn.Sequential(*stages(config))
 
     def forward(self, images: Tensor) -> Tensor:
+        """Maps images (batch, channels, rows, columns) to feature maps."""
         return self.stages(self.stem(images))
 
 
 def stages(config: ModelConfig) -> list[Stage]:
+    """Makes the stages of a ResNet."""
     built, width = [], config.stem_width
     for index, units in enumerate(config.stages or ()):
         outputs = config.stem_width * 4 * 2**index
@@ -169,7 +188,7 @@ def stages(config: ModelConfig) -> list[Stage]:
 
 
 class ResNet(Predicts, nn.Module):
-    """A BiT ResNet: `features(images)` averages the last feature map, `head` classifies it."""
+    """A BiT ResNet: `features` averages the last feature map, `head` classifies it."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -182,22 +201,25 @@ class ResNet(Predicts, nn.Module):
 
     @property
     def features_width(self) -> int:
+        """The number of channels of the last feature map."""
         return self.config.stem_width * 4 * 2 ** (len(self.config.stages or ()) - 1)
 
     def features(self, images: Tensor) -> Tensor:
+        """Computes what the head is given: (batch, features width)."""
         x = self.stages(self.stem(images))
         return F.relu(self.norm(x)).mean((2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
+        """Computes logits (batch, classes) for images (batch, channels, rows, columns)."""
         return self.head(self.features(images))
 
     def resize(self, image_size: int | tuple[int, int]) -> None:
-        """Nothing to interpolate: a ResNet takes any size. The new one is noted in the configuration."""
+        """Sets the image size that the configuration names. A ResNet takes any size, so nothing is interpolated."""
         self.config = self.config.with_(image_size=image_size)
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Convolutions as He et al., the last norm of every unit 1, the head 0 (BiT)."""
+        """Initialises convolutions as He et al., norms as 1 and the head as 0, as BiT does."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""The models of the paper, by name: Ti/16, B/16, R50+B/16, BiT-R50x1, Axial-B/16 ... No torch here.
+"""The models of the paper by name: Ti/16, B/16, R50+B/16, BiT-R50x1, Axial-B/16 ... Without torch.
 
 | size | depth | width | mlp  | heads |
 |------|-------|-------|------|-------|
@@ -25,16 +25,21 @@ SIZES: dict[str, dict[str, int]] = {
     "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "num_heads": 16},
     "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "num_heads": 16},
 }
+"""The sizes of the paper, and g of "Scaling Vision Transformers"."""
 
-# (units a stage, side of a patch on the stem's feature map). R50 at stride 16 drops the fourth stage and moves
-# its units to the third. The stem of R+Ti/16 is the root alone: stride 4, not the 2 its name counts on, so that
-# with its 8 x 8 patches a token spans 32 pixels; the published weights have that grid.
 STEMS: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {
     ("R", 16): ((), 8),
     ("R26", 32): ((2, 2, 2, 2), 1),
     ("R50", 16): ((3, 4, 9), 1),
     ("R50", 32): ((3, 4, 6, 3), 1),
 }
+"""The stems of the hybrids: (name of the ResNet, patch size of the model) -> (units of each stage, side of a patch on
+the stem's feature map).
+
+R50 with patch size 16 leaves out the fourth stage and moves its units to the third. The stem of R+Ti/16 is the root
+alone. Its stride is 4, although the name counts on 2: with patches of 8 x 8 cells a token covers 32 pixels, as in the
+published weights.
+"""
 
 RESNETS: dict[str, tuple[int, ...]] = {
     "R50": (3, 4, 6, 3),
@@ -42,6 +47,7 @@ RESNETS: dict[str, tuple[int, ...]] = {
     "R152": (3, 8, 36, 3),
     "R200": (3, 24, 36, 3),
 }
+"""How many units each stage of a BiT ResNet has."""
 
 NAMES = (
     *("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "H/14", "g/14"),
@@ -49,28 +55,29 @@ NAMES = (
     *("BiT-R50x1", "BiT-R50x2", "BiT-R101x1", "BiT-R152x1", "BiT-R152x2", "BiT-R200x3"),
     *("Axial-B/32", "Axial-B/16"),
 )
-"""The models the paper and its code name. Any other patch size works too: `Ti/8`, `B/7`."""
+"""The models that the paper and its code name. Any other patch size works too: `Ti/8`, `B/7`."""
 
 _TRANSFORMER = re.compile(r"(?:vit[-_ ])?(axial-)?(?:(r\d*)\+)?(?:vit[-_ ])?(ti|s|b|l|h|g)[-_/ ]?(\d+)", re.IGNORECASE)
 _RESNET = re.compile(r"(?:bit[-_ ])?(r\d+)x(\d+)", re.IGNORECASE)
 
 
 def config_for(name: str, **overrides: Any) -> ModelConfig:
-    """The configuration of a model by name, with any of its fields changed.
+    """Returns the configuration of a model by name, with any of its fields changed by `overrides`.
 
-    A `ViT-` prefix and lower case are accepted: `vit-b16` is `B/16`.
+    A `ViT-` prefix and lower case are accepted: `vit-b16` is `B/16`. A UserError names the nearest model if there is
+    none.
     """
     check_fields(ModelConfig, overrides)
     return ModelConfig(**{**_fields(name), **overrides})
 
 
 def size_fields(name: str) -> dict[str, Any]:
-    """Every field of ModelConfig that a name decides, those that it leaves at their defaults too."""
+    """Returns all fields of ModelConfig that a name decides, including those that it leaves at their defaults."""
     return {**{key: getattr(_PLAIN, key) for key in (*_SHAPE, "stem", "stem_arithmetic")}, **_fields(name)}
 
 
 def name_for(config: ModelConfig) -> str:
-    """The paper's name of a configuration, or "" where it has none."""
+    """Returns the paper's name for a configuration, or "" if it has none."""
     axial = "Axial-" if config.attention == "axial" else ""
     plain = [f"{axial}{size}/{config.patch_size}" for size in SIZES]
     for name in (*plain, *NAMES):
@@ -84,7 +91,7 @@ def _fields(name: str) -> dict[str, Any]:
     if (match := _RESNET.fullmatch(name.strip())) and match[1].upper() in RESNETS:
         return _resnet(match[1].upper(), int(match[2]))
     match = _TRANSFORMER.fullmatch(name.strip())
-    # G is another model than g, the one letter whose case matters.
+    # The case matters for one letter only: G is another model than g.
     if not match or match[3] == "G":
         spellings = {_spelling(each): each for each in NAMES}
         near = difflib.get_close_matches(_spelling(name), spellings, n=1, cutoff=0.5)
@@ -110,7 +117,7 @@ def _fields(name: str) -> dict[str, Any]:
 
 
 def _spelling(name: str) -> str:
-    """What the ways to write a name share."""
+    """Reduces a name to what all ways of writing it have in common."""
     return re.sub(r"^vit[-_ ]?|[-_/ ]", "", name.strip().lower())
 
 
@@ -136,3 +143,4 @@ def _resnet(kind: str, factor: int) -> dict[str, Any]:
 
 _PLAIN = ModelConfig()
 _SHAPE = ("family", "attention", "stages", "stem_width", "patch_size", "width", "depth", "num_heads", "mlp_dim")
+"""The fields of ModelConfig that a name decides."""

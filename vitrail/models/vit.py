@@ -6,8 +6,8 @@
     y  = LN(zL)[class]                             pool
     logits = y W                                   head
 
-MSA is in `attention.py`, Epos in `positions.py`. State-dict names are the ones timm, DeiT, MAE, DINO and DINOv2 share,
-so their weights load with no renaming.
+MSA is in `attention.py`, Epos in `positions.py`. Tensors have the names that timm, DeiT, MAE, DINO and DINOv2 share, so
+their weights load without renaming.
 """
 
 from operator import attrgetter
@@ -27,7 +27,8 @@ from vitrail.models.resnet import stem
 
 
 class PatchEmbedding(nn.Module):
-    """Images -> one token a patch. A convolution of stride P and a reshape with a Linear are the same map."""
+    """Turns images into one token for each patch: x E in the paper. A convolution of stride P and a Linear on flattened
+    patches compute the same."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -37,6 +38,7 @@ class PatchEmbedding(nn.Module):
         self.proj = nn.Conv2d(config.stem_outputs, config.width, config.patch_size, config.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Maps images (batch, channels, rows, columns) to tokens (batch, patches, width)."""
         x = images if self.backbone is None else self.backbone(images)
         if self.by_convolution:
             return self.proj(x).flatten(2).transpose(1, 2)  # (batch, patches, width)
@@ -44,14 +46,15 @@ class PatchEmbedding(nn.Module):
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
-    """(batch, channels, rows, columns) -> (batch, patches, channels * P * P), raster order."""
+    """Cuts images (batch, channels, rows, columns) into flattened patches (batch, patches, channels * P * P), in raster
+    order."""
     batch, channels, rows, columns = images.shape
     cut = images.reshape(batch, channels, rows // patch_size, patch_size, columns // patch_size, patch_size)
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * patch_size**2)
 
 
 class Mlp(nn.Module):
-    """Linear, GELU, Linear. In the SwiGLU form half of the hidden units gate the other half."""
+    """Linear, GELU, Linear. With SwiGLU, half of the hidden units gate the other half."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -62,6 +65,7 @@ class Mlp(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Computes each token by itself: (batch, tokens, width) -> (batch, tokens, width)."""
         x = self.fc1(x)
         if self.activation == "swiglu":
             gate, value = x.chunk(2, dim=-1)
@@ -72,23 +76,27 @@ class Mlp(nn.Module):
 
 
 class LayerScale(nn.Module):
+    """Multiplies each channel by a learned factor that begins small."""
+
     def __init__(self, width: int, value: float):
         super().__init__()
         self.gamma = nn.Parameter(torch.full((width,), float(value)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scales tokens (batch, tokens, width)."""
         return x * self.gamma
 
 
 class DropPath(nn.Module):
-    """Drops the whole residual branch of a sample with probability p and scales the kept ones by 1 / (1 - p). In an
-    axial block the samples are its rows or columns."""
+    """Drops the residual branch of a sample with probability p, and multiplies those that remain by 1 / (1 - p). In an
+    axial block each row or column counts as a sample."""
 
     def __init__(self, probability: float):
         super().__init__()
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
+        """Drops branches (batch, tokens, width) in training; returns them unchanged otherwise."""
         if not self.training or self.probability == 0:
             return x
         keep = 1 - self.probability
@@ -96,6 +104,8 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer of the encoder: attention, then MLP, each with a norm before it and its input added to its output."""
+
     def __init__(self, config: ModelConfig, drop_path: float):
         super().__init__()
         width, scale = config.width, config.layer_scale
@@ -110,13 +120,21 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0, first: int | None = None
     ) -> Tensor:
-        """Of all tokens, or of the first few alone; these look at all the same."""
+        """Computes every token, or only the first `first`; those still attend to all.
+
+        Args:
+            x: (batch, tokens, width).
+            grid: rows and columns of the patches among the tokens.
+            record: keeps attention weights, if it wants them.
+            layer: the number under which they are kept.
+            first: how many tokens to compute; None for all.
+        """
         x = x[:, :first] + self.drop_path(self.ls1(self.attn(self.norm1(x), grid, record, layer, first)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
 class AxialBlock(nn.Module):
-    """Appendix D.6: attention along the rows and MLP, then attention along the columns and MLP."""
+    """Axial attention (Appendix D.6): attention along the rows and MLP, then attention along the columns and MLP."""
 
     def __init__(self, config: ModelConfig, drop_path: float):
         super().__init__()
@@ -124,6 +142,7 @@ class AxialBlock(nn.Module):
         self.column = Block(config, drop_path)
 
     def forward(self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0) -> Tensor:
+        """Computes tokens (batch, rows * columns, width); arguments as for `Block.forward`."""
         batch = x.shape[0]
         x = self.row(x.unflatten(1, grid).flatten(0, 1), grid, record, 2 * layer)  # (batch * rows, columns, width)
         x = x.unflatten(0, (batch, grid[0])).transpose(1, 2)  # (batch, columns, rows, width)
@@ -132,7 +151,7 @@ class AxialBlock(nn.Module):
 
 
 class ViT(Predicts, nn.Module):
-    """A Vision Transformer. The steps are public: `embed`, `encode`, `pool`, `head`; `forward` joins them."""
+    """A Vision Transformer. Its steps are public: `embed`, `encode`, `pool`, `classify`; `forward` joins them."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -158,17 +177,23 @@ class ViT(Predicts, nn.Module):
         self.head_dist = nn.Linear(features, config.num_classes) if distilled else None
 
     def forward(self, images: Tensor) -> Tensor:
+        """Computes logits (batch, classes) for images (batch, channels, rows, columns)."""
         tokens = self.encode(self.embed(images), self.grid_of(images), first=self.read_tokens)
         return self.classify(self.pool(tokens), tokens)
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head sees: (batch, width)."""
+        """Computes what the head is given: (batch, width), or (batch, representation size) for a model with a
+        pre-training head."""
         return self.pool(self.encode(self.embed(images), self.grid_of(images), first=self.read_tokens))
 
     @property
     def read_tokens(self) -> int | None:
-        """How many of the last layer's tokens the head reads; None for all. Where no gradient is wanted the last layer
-        is computed for these alone: the same logits, and of twelve layers three quarters of one less to do."""
+        """The number of the last layer's tokens that the head reads; None if it needs all, or if gradients are
+        computed.
+
+        In inference the last layer is computed for these tokens only. The logits are the same, and three quarters of
+        one layer are saved.
+        """
         config = self.config
         if torch.is_grad_enabled() or config.pooling != "class":
             return None
@@ -177,13 +202,22 @@ class ViT(Predicts, nn.Module):
         return 1 if self.head_dist is None else 2
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images (batch, channels, rows, columns) -> tokens (batch, prefix + patches, width) with positions."""
+        """Turns images (batch, channels, rows, columns) into tokens (batch, prefix + patches, width) that have their
+        positions."""
         grid = self.grid_of(images)
         return self.place(self.patch_embed(images), grid)
 
     def place(self, patches: Tensor, grid: Grid, keep: Tensor | None = None) -> Tensor:
-        """Patch embeddings -> tokens: each gets its position, and the prefix tokens stand before them. `keep` (batch,
-        kept) are the patches that go on, by their place in the grid; without it patch dropout draws them in training.
+        """Adds positions to patch embeddings, drops some of them if asked to, and puts the prefix tokens before them.
+
+        Args:
+            patches: (batch, patches, width).
+            grid: rows and columns of the patches.
+            keep: the patches that are kept, by index in the grid, int64 (batch, kept). None: all, except that in
+                training patch dropout chooses at random.
+
+        Returns:
+            Tokens (batch, prefix + kept, width).
         """
         own_tokens = (self.cls_token, self.dist_token, self.reg_token)
         prefix: list[Tensor] = [token for token in own_tokens if token is not None]
@@ -194,7 +228,7 @@ class ViT(Predicts, nn.Module):
             if before.shape[1]:
                 prefix = [torch.cat(prefix, dim=1) + before]
         if keep is None and self.training and self.config.patch_dropout:
-            keep = self._drawn(patches)
+            keep = self._random_subset(patches)
         if keep is not None:
             patches = patches.gather(1, keep[..., None].expand(-1, -1, patches.shape[2]))
         tokens = torch.cat([*(token.expand(patches.shape[0], -1, -1) for token in prefix), patches], dim=1)
@@ -203,14 +237,20 @@ class ViT(Predicts, nn.Module):
     def encode(
         self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None, first: int | None = None
     ) -> Tensor:
-        """The blocks and the final norm. `grid` is needed where it is not the configuration's; with `first` only so
-        many of the last layer's tokens are computed."""
+        """Applies the blocks and the final norm: (batch, tokens, width) -> the same shape.
+
+        Args:
+            tokens: what `embed` returned.
+            grid: rows and columns of the patches; needed if it is not the configuration's.
+            record: keeps attention weights and hidden states.
+            first: how many tokens of the last layer to compute, which are then all that is returned; None for all.
+        """
         grid = grid or self.config.grid
         every_layer = self.config.positions_at != "stem"
         for layer, block in enumerate(self.blocks):
             if every_layer and layer and (positions := self.positions(layer, grid)) is not None:
-                bare = tokens.shape[1] - positions.shape[1]  # prefix tokens that have no position
-                tokens = tokens + F.pad(positions, (0, 0, bare, 0))
+                unplaced = tokens.shape[1] - positions.shape[1]  # prefix tokens that have no position
+                tokens = tokens + F.pad(positions, (0, 0, unplaced, 0))
             if self.config.gradient_checkpointing and self.training and record is None:
                 tokens = checkpoint(block, tokens, grid, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
             else:
@@ -221,7 +261,8 @@ class ViT(Predicts, nn.Module):
         return self.norm(tokens)
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """The class token, or the average of the patch tokens; then the pre-training head's tanh layer if any."""
+        """Returns the class token, or the average of the patch tokens, after the tanh layer of the pre-training head if
+        there is one: (batch, width). tokens: what `encode` returned."""
         if self.config.pooling == "class":
             pooled = tokens[:, 0]
         else:
@@ -229,13 +270,16 @@ class ViT(Predicts, nn.Module):
         return self.pre_logits(self.fc_norm(pooled))
 
     def classify(self, pooled: Tensor, tokens: Tensor) -> Tensor:
-        """Logits of what `pool` gave; DeiT averages its two classifiers, and the second has a token of its own."""
+        """Computes logits from what `pool` returned. DeiT has a second classifier, which reads the distillation token:
+        logits are then the mean of both."""
         logits = self.head(pooled)
         if self.head_dist is not None:
             logits = (logits + self.head_dist(self.pre_logits(tokens[:, 1]))) / 2
         return logits
 
     def grid_of(self, images: Tensor) -> Grid:
+        """Returns rows and columns of patches of images (batch, channels, rows, columns); a UserError if their shape
+        does not fit."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise UserError(
                 f"the model takes images of shape (batch, {self.config.channels}, rows, columns), "
@@ -245,13 +289,14 @@ class ViT(Predicts, nn.Module):
         return self.config.grid if size == self.config.rows_columns else self.config.grid_for(size)
 
     def positions(self, layer: int, grid: Grid) -> Tensor | None:
-        """Positions added before a layer (1, tokens that have one, width), interpolated where the grid is another."""
+        """Returns the positions that are added before a layer, (1, tokens that have one, width), interpolated if `grid`
+        is not the configuration's. None if nothing is added."""
         layer = layer if self.config.positions_at == "every_layer" else 0
         return position_embedding(self.config).at(self.config, self._position_tensors(), layer, grid)
 
     @torch.no_grad()
     def resize(self, image_size: int | tuple[int, int]) -> None:
-        """Take images of another size from now on: positions are interpolated once, in the model's convention."""
+        """Changes the model to another image size: interpolates its positions, in the convention of its weights."""
         config = self.config.with_(image_size=image_size)
         resized = position_embedding(config).resize(self.config, self._position_tensors(), config.grid)
         self._keep_positions({name: tensor.clone() for name, tensor in resized.items()})
@@ -261,7 +306,8 @@ class ViT(Predicts, nn.Module):
         return {name: attrgetter(name)(self) for name in self.config.position_kind.tensors(self.config)}
 
     def _keep_positions(self, tensors: dict[str, Tensor]) -> None:
-        """Registers tensors under their names, in place of what is there: learned ones as parameters."""
+        """Registers position tensors under their names, in place of earlier ones: learned ones as parameters, others as
+        buffers."""
         for name, tensor in tensors.items():
             owner, _, own_name = name.rpartition(".")
             if self.config.position_kind.learned:
@@ -271,12 +317,13 @@ class ViT(Predicts, nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """As the official code: class token 0, positions N(0, 0.02), kernels Xavier uniform, MLP biases N(0, 1e-6),
-        head 0 with the configured bias."""
+        """Initialises the weights as the official code does: class token 0, positions N(0, 0.02), kernels Xavier
+        uniform, MLP biases N(0, 1e-6), head 0 with the configured bias."""
         positions = self.config.position_kind.tensors(self.config)
         for name, parameter in self.named_parameters():
             if name.endswith("attn.qkv.weight"):
-                for kernel in parameter.chunk(3):  # fused for speed, but three kernels
+                # Queries, keys and values have one matrix for speed, but each is initialised by itself.
+                for kernel in parameter.chunk(3):
                     nn.init.xavier_uniform_(kernel)
             elif name in positions or name == "reg_token":
                 nn.init.normal_(parameter, std=0.02)
@@ -291,8 +338,8 @@ class ViT(Predicts, nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def _drawn(self, patches: Tensor) -> Tensor:
-        """A random subset of the patches, another one for every image: (batch, kept)."""
+    def _random_subset(self, patches: Tensor) -> Tensor:
+        """Chooses patches at random, other ones for each image: int64 (batch, kept)."""
         batch, count, _ = patches.shape
         kept = max(1, round(count * (1 - self.config.patch_dropout)))
         return torch.rand(batch, count, device=patches.device).argsort(dim=1)[:, :kept]
@@ -306,4 +353,5 @@ class PreLogits(nn.Module):
         self.fc = nn.Linear(inputs, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps features (batch, width) to (batch, representation size)."""
         return torch.tanh(self.fc(x))

@@ -1,8 +1,8 @@
-"""Recipes: functions that return a TrainConfig. No torch here.
+"""Recipes: functions that return a TrainConfig. Without torch.
 
-`paper.py` has the paper's Tables 3 and 4, `deit.py` DeiT's ImageNet-1k recipe, `self_supervised.py` what learns without
-labels, `small.py` what runs on any machine.
-A recipe's docstring states the command, the cost and the result to expect.
+`paper.py` has the paper's Tables 3 and 4, `deit.py` DeiT's training on ImageNet-1k, `self_supervised.py` trainings
+without labels, `small.py` trainings that run on any machine. The docstring of a recipe says the command, the cost and
+the result to expect.
 """
 
 import difflib
@@ -23,6 +23,7 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     **deit.RECIPES,
     **paper.RECIPES,
 }
+"""All recipes by name."""
 
 IMAGES: dict[str, int] = {
     "jft": 303_000_000,
@@ -38,33 +39,42 @@ IMAGES: dict[str, int] = {
     "mnist5k": 4_000,
     "digits": 1_437,
 }
-"""Training images of the sources that recipes name; of digits and mnist5k, what the splits leave; of few-photos, which
-are anyone's own, a round number."""
+"""Training images of the data that recipes name: what is left by the splits of digits and mnist5k, and a round number
+for few-photos, which are the user's own."""
 
 
 def recipe(name: str) -> TrainConfig:
-    """The configuration a recipe stands for; `ViT-B/16-JFT` and `b16-jft` are `vit-b16-jft`."""
+    """Returns the configuration of a recipe: what `vitrail train NAME` trains.
+
+    Args:
+        name: the recipe's name; other spellings are accepted: `ViT-B/16-JFT` and `b16-jft` are `vit-b16-jft`.
+
+    Raises:
+        UserError: if there is no such recipe; the message suggests the nearest name.
+    """
     return RECIPES[_known(name)]()
 
 
-def describe(name: str) -> str:
-    """A recipe in one line: the first of its docstring."""
+def describe_recipe(name: str) -> str:
+    """Returns a recipe in one line, the first of its docstring."""
     return (inspect.getdoc(RECIPES[_known(name)]) or "").partition("\n")[0]
 
 
-def find(name: str) -> str | None:
-    """The recipe that a spelling means, or None."""
+def find_recipe(name: str) -> str | None:
+    """Returns the recipe with a name, in any of its spellings; None if there is none."""
     return _SPELLINGS.get(_plain(name))
 
 
 def near_miss(name: str, cutoff: float = 0.5) -> str | None:
-    """The recipe that was probably meant by a name that is none, if any is near."""
+    """Returns the recipe whose name is nearest to a name that does not exist; None if none is near. cutoff: similarity
+    from 0 to 1."""
     near = difflib.get_close_matches(_plain(name), _SPELLINGS, n=1, cutoff=cutoff)
     return _SPELLINGS[near[0]] if near else None
 
 
 def _known(name: str) -> str:
-    if (found := find(name)) is not None:
+    """Returns the recipe with a name, or raises a UserError."""
+    if (found := find_recipe(name)) is not None:
         return found
     near = near_miss(name)
     hint = f"did you mean {near}?" if near else "for example mnist5k, vit-b16-in21k or finetune-cifar10"
@@ -72,9 +82,10 @@ def _known(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """What all spellings of a name share: model names accept the same, a missing `vit-` included."""
+    """Reduces a name to what all its spellings have in common; `vit-` may be missing."""
     return re.sub(r"\b(vit|bit)[-_ ]|[-_/ ]", "", name.strip().lower())
 
 
 _SPELLINGS = {_plain(name): name for name in RECIPES}
+"""Recipe names by what all their spellings have in common."""
 assert len(_SPELLINGS) == len(RECIPES), "two recipes share a spelling"

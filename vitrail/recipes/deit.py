@@ -15,11 +15,13 @@ from vitrail.config import (
 from vitrail.models.sizes import config_for
 
 BATCH = 1024
+"""Images in a step."""
 IMAGES = 1_281_167
+"""Training images of ImageNet-1k."""
 
 
 def deit_ti16_in1k() -> TrainConfig:
-    """DeiT's Ti/16 on ImageNet-1k, 300 epochs.
+    """Trains Ti/16 on ImageNet-1k as DeiT, 300 epochs.
 
     vitrail train deit-ti16-in1k --data FOLDER --out RUN
 
@@ -29,7 +31,7 @@ def deit_ti16_in1k() -> TrainConfig:
 
 
 def deit_s16_in1k() -> TrainConfig:
-    """DeiT's S/16 on ImageNet-1k, 300 epochs.
+    """Trains S/16 on ImageNet-1k as DeiT, 300 epochs.
 
     vitrail train deit-s16-in1k --data FOLDER --out RUN
 
@@ -39,7 +41,7 @@ def deit_s16_in1k() -> TrainConfig:
 
 
 def deit_b16_in1k() -> TrainConfig:
-    """DeiT's B/16 on ImageNet-1k, 300 epochs.
+    """Trains B/16 on ImageNet-1k as DeiT, 300 epochs.
 
     vitrail train deit-b16-in1k --data FOLDER --out RUN
 

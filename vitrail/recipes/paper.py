@@ -1,6 +1,6 @@
 """The paper's recipes: Table 3 (pre-training) and Table 4 (fine-tuning), row by row.
 
-Each family is a table like the paper's; every row becomes a function with a docstring of its own.
+Each kind has a table like the paper's; every row becomes a function with a docstring of its own.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,20 @@ from vitrail.config import (
 from vitrail.models.sizes import config_for
 
 Recipe = Callable[[], TrainConfig]
+"""A function that returns a training."""
 
-# Pixels in [-1, 1], a plain square resize in evaluation, and bilinear as in the official code.
 TRANSFORM = TransformConfig(resample="bilinear")
+"""Inception crop and mirror images, with the bilinear interpolation of the official code."""
 PREPROCESSING = Preprocessing(resample="bilinear", crop="squash", crop_fraction=1.0)
+"""Pixels from -1 to 1, and in evaluation the whole picture resized, whatever its shape."""
 
 
 NO_FIGURE = "no figure is recorded for this row"
+"""Stands where neither the paper nor its authors give a result."""
 
 
 class Corpus(NamedTuple):
-    """What Table 3 sets for a data set as a whole."""
+    """The settings of Table 3 that are the same for all models pre-trained on a data set."""
 
     title: str
     classes: int
@@ -40,13 +43,15 @@ class Corpus(NamedTuple):
     head_bias: float
 
 
-# The paper counts JFT-300M's classes as 18k; 18,291 is the figure of the work that introduced it. A run takes the
-# number from its data anyway.
 CORPORA = {
     "jft": Corpus("JFT-300M", 18_291, "linear", 1e-5, 0.1, 0.0, 0.0, "sigmoid", -10.0),
     "imagenet21k": Corpus("ImageNet-21k", 21_841, "linear", 1e-5, 0.03, 0.1, 1.0, "softmax", 0.0),
     "imagenet": Corpus("ImageNet-1k", 1_000, "cosine", 0.0, 0.3, 0.1, 1.0, "softmax", 0.0),
 }
+"""The data sets of Table 3.
+
+JFT-300M has 18,291 classes by the work that introduced it; the paper says 18k. A run takes the number from its data.
+"""
 
 
 class Pretraining(NamedTuple):
@@ -58,11 +63,12 @@ class Pretraining(NamedTuple):
     epochs: int
     lr: float
     exaflops: float
-    """JFT-300M: the paper's Table 6. Elsewhere the paper gives none, and it is what `vitrail plan` counts."""
+    """The cost in units of 10^18 FLOPs: for JFT-300M by the paper's Table 6; for other data, where it gives none, as
+    `vitrail plan` counts."""
     transferred: float | None
-    """ImageNet top-1 in per cent after fine-tuning, as the paper reports it (Tables 5 and 6)."""
+    """ImageNet top-1 in per cent after fine-tuning, as the paper reports it (Tables 5 and 6); None if it does not."""
     itself: float | None = None
-    """ImageNet top-1 in per cent before fine-tuning, as the maintainers reported it."""
+    """ImageNet top-1 in per cent before fine-tuning, as the authors of the code reported it; None if they did not."""
 
 
 TABLE_3 = (
@@ -93,6 +99,7 @@ TABLE_3 = (
     Pretraining("vit-l16-in1k", "L/16", "imagenet", 300, 3e-3, 142, 76.53, 72.59),
     Pretraining("vit-l32-in1k", "L/32", "imagenet", 300, 3e-3, 35, 71.16, 66.90),
 )
+"""The paper's Table 3."""
 
 
 class Transfer(NamedTuple):
@@ -104,11 +111,11 @@ class Transfer(NamedTuple):
     classes: int
     steps: int
     rates: tuple[float, ...]
-    """The learning rates tried on a dev split; without a search the third of four is taken, or the only one."""
+    """The learning rates that are tried on a dev split. Without a search the third of four is used, or the only one."""
     dev: float
-    """The share of the training images in that dev split; 0 where there is nothing to choose."""
+    """Share of the training images in that dev split; 0 if there is only one rate."""
     expect: str
-    """Top-1 as the paper reports it, and from which pre-trained model."""
+    """Top-1 as the paper reports it, and the model it starts from."""
     model: str = "B/16"
     image_size: int = 384
     ema: float = 0.0
@@ -116,7 +123,6 @@ class Transfer(NamedTuple):
 
 _LOW, _HIGH = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.06)
 
-# The model and the classes are the defaults `vitrail plan` counts with: a run takes them from what it is given.
 TABLE_4 = (
     Transfer("finetune-imagenet", "ImageNet-1k", "imagenet", 1_000, 20_000, _HIGH, 0.01, "83.97 % from vit-b16-in21k"),
     Transfer(
@@ -135,22 +141,23 @@ TABLE_4 = (
         "77.63 % as the mean of 19 tasks from vit-h14-jft",
     ),
 )  # fmt: skip
+"""The paper's Table 4. Model and classes are what `vitrail plan` counts with; a run takes them from what it is
+given."""
 
 LEARNING_RATES: dict[str, tuple[float, ...]] = {row.recipe: row.rates for row in TABLE_4} | {"finetune": _LOW}
-"""Recipe name -> the learning rates of Table 4, to be tried on a dev split."""
+"""The learning rates of Table 4 to try on a dev split, by recipe."""
 DEV_FRACTIONS: dict[str, float] = {row.recipe: row.dev for row in TABLE_4 if row.dev} | {"finetune": 0.1}
-"""Recipe name -> the share of the training images in that dev split; VTAB has one rate, so none is cut."""
+"""The share of the training images in that dev split, by recipe; VTAB has one rate and needs none."""
 
 
-def finetune() -> TrainConfig:
-    """Fine-tuning on a folder of photos, 20 epochs.
+def finetune_recipe() -> TrainConfig:
+    """Fine-tunes on a folder of photos, 20 epochs.
 
     vitrail finetune MODEL --data FOLDER --out RUN
 
-    MODEL is any pre-trained one. SGD, cosine, no weight decay and clip 1 as in the paper; a smaller batch, 224 px
-    and no crop below 30 % of a picture, since the photos are assumed to be few.
-    Cost: `vitrail plan finetune --images N` counts it for B/16; the paper's 384 px cost about three times that.
-    Expect: it depends on the photos.
+    MODEL is any pre-trained one. SGD, cosine, no weight decay and clip 1 as in the paper; a smaller batch, 224 px and
+    no crop below 30 % of a picture, since the photos are assumed to be few. Cost: `vitrail plan finetune --images N`
+    counts it for B/16; the paper's 384 px cost about three times that. Expect: it depends on the photos.
     """
     return TrainConfig(
         recipe="finetune",
@@ -166,6 +173,7 @@ def finetune() -> TrainConfig:
 
 
 def _pretraining(row: Pretraining) -> Recipe:
+    """Makes the recipe of a row of Table 3."""
     corpus = CORPORA[row.data]
 
     def build() -> TrainConfig:
@@ -198,7 +206,7 @@ def _pretraining(row: Pretraining) -> Recipe:
         expect += f"\nBefore fine-tuning {row.itself:.2f} %, as its authors reported."
     counted = "the paper's Table 6" if row.data == "jft" else "as `vitrail plan` counts"
     lines = [
-        f"{row.model} on {corpus.title}, {row.epochs} epochs.",
+        f"Trains {row.model} on {corpus.title}, {row.epochs} epochs.",
         "",
         f"vitrail train {row.recipe} --data FOLDER --out RUN",
         "",
@@ -215,7 +223,8 @@ def _pretraining(row: Pretraining) -> Recipe:
 
 
 def _finetuning(row: Transfer) -> Recipe:
-    # 500 steps cannot all be warm-up: there it is a fifth of them.
+    """Makes the recipe of a row of Table 4."""
+    # A training of 500 steps cannot be all warm-up: there the warm-up is a fifth.
     warmup = 500 if row.steps > 500 else 100
 
     def build() -> TrainConfig:
@@ -234,7 +243,7 @@ def _finetuning(row: Transfer) -> Recipe:
         )
 
     lines = [
-        f"Fine-tuning on {row.title} at {row.image_size} px, {row.steps:,} steps.",
+        f"Fine-tunes on {row.title} at {row.image_size} px, {row.steps:,} steps.",
         "",
         f"vitrail finetune MODEL --recipe {row.recipe} --data FOLDER --out RUN",
         "",
@@ -258,6 +267,7 @@ def _finetuning(row: Transfer) -> Recipe:
 
 
 def _named(build: Recipe, name: str, lines: list[str]) -> Recipe:
+    """Gives a recipe its name and its docstring."""
     build.__name__ = build.__qualname__ = name.replace("-", "_").replace("+", "_")
     build.__doc__ = "\n".join(lines)
     return build
@@ -265,6 +275,7 @@ def _named(build: Recipe, name: str, lines: list[str]) -> Recipe:
 
 RECIPES: dict[str, Recipe] = {
     **{row.recipe: _pretraining(row) for row in TABLE_3},
-    "finetune": finetune,
+    "finetune": finetune_recipe,
     **{row.recipe: _finetuning(row) for row in TABLE_4},
 }
+"""The paper's recipes by name."""

@@ -1,6 +1,7 @@
-"""Learning without labels: the paper's masked patches, a masked autoencoder, self-distillation; and what follows.
+"""Trainings without labels: the paper's masked patches, a masked autoencoder, self-distillation; and fine-tuning after
+them.
 
-The small ones share a model, so that what each of them learned can be compared after the same fine-tuning.
+The small ones share a model, so that what each has learned can be compared after the same fine-tuning.
 """
 
 from collections.abc import Callable
@@ -23,11 +24,13 @@ from vitrail.recipes import paper
 from vitrail.recipes.small import GREY, mnist5k
 
 SMALL, MOVED = mnist5k().model.with_(num_classes=0), mnist5k().transform
+"""The model and the augmentation of the recipe mnist5k."""
 IMAGES, BATCH = 1_281_167, 4096
+"""Training images of ImageNet-1k, and images in a step of MAE's training."""
 
 
 def mnist5k_masked_patch() -> TrainConfig:
-    """Masked patch prediction on 4000 digits, no labels.
+    """Trains by masked patches on 4000 digits, no labels.
 
     vitrail train mnist5k-masked-patch --out RUN
 
@@ -49,7 +52,7 @@ def mnist5k_masked_patch() -> TrainConfig:
 
 
 def mnist5k_mae() -> TrainConfig:
-    """A masked autoencoder on 4000 digits, no labels.
+    """Trains a masked autoencoder on 4000 digits, no labels.
 
     vitrail train mnist5k-mae --out RUN
 
@@ -64,7 +67,7 @@ def mnist5k_mae() -> TrainConfig:
         optimizer=OptimizerConfig("adamw", lr=2e-3, weight_decay=0.05, betas=(0.9, 0.95)),
         schedule=ScheduleConfig("cosine", warmup_steps=100),
         objective="mae",
-        # Of 16 patches a quarter would be four: too little to tell one digit from another.
+        # The usual 0.75 would leave four of 16 patches: too few to tell one digit from another.
         mae=MaeConfig(fraction=0.6, decoder_width=64, decoder_depth=2, decoder_heads=4),
         epochs=60,
         batch_size=64,
@@ -72,7 +75,7 @@ def mnist5k_mae() -> TrainConfig:
 
 
 def mnist5k_dino() -> TrainConfig:
-    """Self-distillation (DINO) on 4000 digits, no labels.
+    """Trains by self-distillation (DINO) on 4000 digits.
 
     vitrail train mnist5k-dino --out RUN
 
@@ -103,13 +106,13 @@ def mnist5k_dino() -> TrainConfig:
 
 
 def finetune_mnist5k() -> TrainConfig:
-    """Fine-tuning of a small model on digits, 1200 steps.
+    """Fine-tunes a small model on digits, 1200 steps.
 
     vitrail finetune MODEL --recipe finetune-mnist5k --data mnist5k --out RUN
 
     MODEL is a run of one of the recipes above, or of mnist5k. AdamW as in training from scratch: the model is small,
     and what it learned without labels is a start rather than an end. Steps, not epochs: with few labels
-    (`--data.train-size 100`) an epoch is next to nothing.
+    (`--data.train-size 100`) an epoch is only a few steps.
     """
     return TrainConfig(
         recipe="finetune-mnist5k",
@@ -125,7 +128,7 @@ def finetune_mnist5k() -> TrainConfig:
 
 
 def vit_b16_jft_masked_patch() -> TrainConfig:
-    """Masked patch prediction with B/16 on JFT-300M, 1M steps.
+    """Trains B/16 by masked patches on JFT-300M, 1M steps.
 
     vitrail train vit-b16-jft-masked-patch --data FOLDER --out RUN
 
@@ -150,7 +153,7 @@ def vit_b16_jft_masked_patch() -> TrainConfig:
 
 
 def mae_b16_in1k() -> TrainConfig:
-    """MAE with B/16 on ImageNet-1k, 1600 epochs.
+    """Trains MAE with B/16 on ImageNet-1k, 1600 epochs.
 
     vitrail train mae-b16-in1k --data FOLDER --out RUN
 
@@ -174,12 +177,12 @@ def mae_b16_in1k() -> TrainConfig:
 
 
 def mae_small() -> TrainConfig:
-    """MAE with Ti/16 on hundreds to thousands of photos.
+    """Trains MAE with Ti/16 on hundreds of photos or more.
 
     vitrail train mae-small --data FOLDER --out RUN
 
     For anyone's own photos, on two CPU cores or one GPU: 128 px, so that the encoder sees 16 of 64 patches, and a light
-    decoder. Steps, not epochs: of few photos an epoch is next to nothing.
+    decoder. Steps, not epochs: with few photos an epoch is only a few steps.
     Cost: 0.000287 exaFLOPs, as `vitrail plan` counts. On two CPU cores 20 steps ran at 136 images a second, which makes
     16 minutes for all 2,000; the whole was not run.
     Expect: with `--steps 150` on 400 photos of ImageNet the training loss began at 1.25, and that of 50 others was
@@ -212,3 +215,4 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "mae-b16-in1k": mae_b16_in1k,
     "mae-small": mae_small,
 }
+"""The recipes by name."""

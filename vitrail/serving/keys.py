@@ -1,4 +1,4 @@
-"""API keys: who may ask. Without a key file everyone may who reaches the server, which then is this machine alone."""
+"""API keys. Without a key file the server admits everyone, and listens at an address of this machine alone."""
 
 import hashlib
 import hmac
@@ -8,23 +8,31 @@ from pathlib import Path
 from vitrail.errors import UserError
 
 SHORTEST = 16
-OPEN = frozenset(("/", "/favicon.ico", "/v2/health/live", "/v2/health/ready"))
-"""What needs no key: health, for those who watch over the server, and the page's own files (see `is_open`)."""
+"""The fewest characters of a key."""
+PUBLIC_PATHS = frozenset(("/", "/favicon.ico", "/v2/health/live", "/v2/health/ready"))
+"""Paths that need no key, beside the page's files: the page, and health for those who watch over the server."""
 PAGE_FILES = "/web/"
 
 
-def is_open(path: str) -> bool:
-    return path in OPEN or path.startswith(PAGE_FILES)
+def needs_no_key(path: str) -> bool:
+    """Tells whether a path is answered without a key."""
+    return path in PUBLIC_PATHS or path.startswith(PAGE_FILES)
 
 
-class Keys:
-    """Compared as digests, all of them every time: how long it takes says nothing about how near a guess was."""
+class ApiKeys:
+    """The keys of a server; with none, every request is accepted.
+
+    They are compared as digests, and all of them every time, so that the time it takes says nothing about a guess.
+    """
 
     def __init__(self, keys: Iterable[str]):
         self.digests = [_digest(key.encode()) for key in keys]
 
-    def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """`Authorization: Bearer KEY`, or `X-API-Key: KEY`."""
+    def accepts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Tells whether a request carries a key, as `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+
+        `headers` are its names, in lower case, and values.
+        """
         if not self.digests:
             return True
         given = b""
@@ -39,8 +47,8 @@ class Keys:
         return found
 
 
-def read_keys(path: Path) -> Keys:
-    """One key a line; empty lines and those that begin with # are passed over."""
+def read_keys(path: Path) -> ApiKeys:
+    """Reads a key file: one key a line. Empty lines and lines that begin with # are passed over."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -57,7 +65,7 @@ def read_keys(path: Path) -> Keys:
             raise UserError(
                 f"--api-key-file {path}: key {number} must have {SHORTEST} ASCII characters or more, no spaces"
             )
-    return Keys(keys)
+    return ApiKeys(keys)
 
 
 def _digest(key: bytes) -> bytes:

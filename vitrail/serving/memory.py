@@ -1,19 +1,19 @@
-"""Where threads take memory from."""
+"""Settings of the C library's memory allocator, for a server with many threads and large arrays."""
 
 import contextlib
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""Of glibc's malloc.h."""
+"""The numbers of these settings in glibc's malloc.h."""
 
 
-def share_memory() -> None:
-    """All threads from one place, which keeps what a batch needs: to be called before there are any, so before torch
-    is imported.
+def configure_malloc() -> None:
+    """Makes all threads take memory from one arena, which keeps as much as a batch needs.
 
-    By default each thread keeps to itself tens of megabytes of what its largest image took, and the process grows with
-    the number of threads that have met a large one. And what is larger than 128 kB goes back to the system at once:
-    the buffer of every read from a connection, and much of every batch, would be fetched from it page by page again.
+    It must be called before there are other threads, so before torch is imported. By default each thread keeps tens of
+    megabytes for itself once it has decoded a large image, and the process grows with the number of such threads. By
+    default, too, blocks of more than 128 kB go back to the system at once: the buffer of every read from a connection
+    and much of every batch would be fetched from it again, page by page.
     """
     with contextlib.suppress(AttributeError, OSError):  # only glibc has it
         library = ctypes.CDLL(None)
@@ -22,7 +22,7 @@ def share_memory() -> None:
         library.mallopt(_TRIM_THRESHOLD, 128 << 20)
 
 
-def give_back() -> None:
-    """To the system, what is kept and not in use: for a moment when nobody waits."""
+def release_memory() -> None:
+    """Gives unused memory back to the system. It takes milliseconds: for a moment when nobody waits."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

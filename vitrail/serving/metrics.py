@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics."""
+"""The numbers that Prometheus reads at /metrics."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ _METHODS = frozenset(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"
 
 
 class Metrics:
-    """A registry of its own, so that two servers in one process do not mix."""
+    """The counters of one server, in a registry of their own: two servers in one process do not mix."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -37,11 +37,14 @@ class Metrics:
         self.queue = Gauge("vitrail_queue_depth", "Images waiting or worked on", registry=registry)
 
     def watch_queue(self, depth: Callable[[], int]) -> None:
+        """Sets the function that is asked how many images are pending, whenever the metrics are read."""
         self.queue.set_function(depth)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Counts one request that was answered with `status` after `seconds`."""
         self.requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
+        """Returns all metrics in Prometheus's text format."""
         return generate_latest(self.registry)

@@ -1,1 +1,1 @@
-"""Sweeps of trainings: each a list of rows and seeds, resumable, with a table, a picture and a conclusion."""
+"""Runs the paper's studies: lists of trainings that can be resumed, with a table, a picture and a conclusion."""

@@ -1,4 +1,4 @@
-"""The studies by name."""
+"""Lists the studies by name."""
 
 import difflib
 import inspect
@@ -12,28 +12,32 @@ from vitrail.studies.setting import Setting
 from vitrail.studies.study import Study
 
 STUDIES: dict[str, Callable[[Setting], Study]] = {**paper.STUDIES, "self-supervised": self_supervised}
+"""The studies of the paper that need only a data set; each function makes one."""
 
 
 NAMES = (*STUDIES, "vtab")
+"""All studies."""
 
 
-def describe(name: str) -> str:
+def describe_study(name: str) -> str:
+    """Returns a line about a study."""
     return (inspect.getdoc(vtab.vtab if name == "vtab" else STUDIES[name]) or "").partition("\n")[0]
 
 
 def study(name: str, source: str | None = None, quick: bool = False, seeds: int | None = None) -> Study:
-    """A study by its name, laid out for a data set."""
+    """Returns a study by its name, with the rows for a data set; `source` None takes the embedded one."""
     make = _find(name)
     setting = Setting.of(source, quick, seeds)
     return replace(make(setting), fingerprint=setting.fingerprint)
 
 
 def kept_study(name: str, quick: bool = False) -> Study:
-    """A study by its name, to conclude from a table of results; it has no rows to run."""
+    """Returns a study by its name, without rows, to conclude from a kept table of results."""
     return replace(_find(name)(Setting.without_data(quick)), rows=())
 
 
 def _find(name: str) -> Callable[[Setting], Study]:
+    """Returns the function that makes a study, or raises a UserError with the nearest name."""
     if name not in STUDIES:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"

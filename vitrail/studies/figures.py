@@ -1,4 +1,4 @@
-"""The pictures of studies: lines with error bars, or dots by name."""
+"""Draws the pictures of studies: lines with error bars, or dots by name."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,17 @@ from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png, short
 from vitrail.studies.comparison import Point
 
 _LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b5558e", "#8a6d00")
+"""The colours of lines on a light page; distinct for the colour-blind."""
 _DARK = ("#56b4e9", "#e69f00", "#3ccf9b", "#e59fc5", "#f0e442")
+"""The colours of lines on a dark page."""
 _MARKS = "osD^v"
+"""The marks of lines."""
 
 
 def lines(
     series: dict[str, list[tuple[float, Point]]], across: str, theme: Theme = LIGHT, logarithmic: bool = True
 ) -> bytes:
-    """Accuracy against a number: one line with error bars for each name. Told apart by mark as well as by colour."""
+    """Draws accuracy against a number, as one line with error bars for each name; lines differ in mark and colour."""
     figure = blank_figure(7.2, 4.6, theme, layout="constrained")
     axes = figure.add_subplot()
     dress(axes, theme)
@@ -34,7 +37,7 @@ def lines(
 
 
 def dots(groups: dict[str, list[tuple[str, Point]]], theme: Theme = LIGHT) -> bytes:
-    """Accuracy by name: one row a point with its error bar, grouped by colour and mark."""
+    """Draws accuracy by name: a row with an error bar for each point, with a colour and mark for each group."""
     rows = [(group, name, point) for group, points in groups.items() for name, point in points]
     figure = blank_figure(7.2, 1.3 + 0.36 * len(rows), theme, layout="constrained")
     axes = figure.add_subplot()
@@ -52,6 +55,7 @@ def dots(groups: dict[str, list[tuple[str, Point]]], theme: Theme = LIGHT) -> by
 
 
 def _style(place: int, theme: Theme) -> dict[str, Any]:
+    """Returns the colour and mark of the line at `place`."""
     colours: Sequence[str] = _LIGHT if theme == LIGHT else _DARK
     return {
         "color": colours[place % len(colours)],
@@ -63,6 +67,7 @@ def _style(place: int, theme: Theme) -> dict[str, Any]:
 
 
 def _finish(axes: Any, theme: Theme) -> None:
+    """Adds the label of the vertical axis and the legend."""
     axes.set_ylabel("top-1 accuracy on the test split, %", color=theme.soft)
     legend = axes.legend(facecolor=theme.paper, edgecolor=theme.paper, framealpha=1.0, labelcolor=theme.ink)
     legend.set_zorder(1)  # above the grid, below the lines

@@ -1,4 +1,4 @@
-"""The paper's studies at a scale that runs anywhere: data size, compute, positions, pooling, shape."""
+"""Defines the paper's studies at a scale that runs on any machine: data size, compute, positions, pooling, shape."""
 
 import math
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from vitrail.models.cost import cost
 from vitrail.studies.comparison import ABOVE, ALIKE, BELOW, UNTOLD, Comparison, Contrast, Point, verdict
 from vitrail.studies.figures import dots, lines
 from vitrail.studies.setting import Setting
-from vitrail.studies.study import Comparisons, Outcome, Row, Study, percent
+from vitrail.studies.study import Comparisons, Study, StudyOutcome, StudyRow, as_percent
 
 
 def data_size(setting: Setting) -> Study:
-    """Figures 3 and 4: accuracy against the number of training images, for three kinds of model of like cost."""
+    """Compares a ViT, a hybrid and a ResNet of similar cost by the number of training images (Figures 3 and 4)."""
     models = {
         "ViT": setting.model(),
         "hybrid": setting.model(stages=(1, 1), stem_width=32, patch_size=1, depth=2),
@@ -25,14 +25,14 @@ def data_size(setting: Setting) -> Study:
     sizes = setting.sizes((200, 1000) if setting.quick else (500, 2000, 8000))
     samples = 16_000 if setting.quick else 128_000
     rows = [
-        Row({"model": name, "training images": size}, setting.config(model, seed, samples, train_size=size))
+        StudyRow({"model": name, "training images": size}, setting.config(model, seed, samples, train_size=size))
         for size in sizes
         for name, model in models.items()
         for seed in range(setting.seeds)
     ]
 
-    def pairs(outcome: Outcome) -> dict[tuple[str, str, int], Contrast]:
-        """ViT beside the ResNet with the fewest and with the most images, the hybrid beside ViT at every size."""
+    def pairs(outcome: StudyOutcome) -> dict[tuple[str, str, int], Contrast]:
+        """Compares ViT with the ResNet at the fewest and the most images, and the hybrid with ViT at every size."""
         found, sizes = _by_size(outcome), _sizes(outcome)
         chosen = [("ViT", "ResNet", size) for size in dict.fromkeys((sizes[0], sizes[-1]))]
         chosen += [("hybrid", "ViT", size) for size in sizes]
@@ -45,11 +45,11 @@ def data_size(setting: Setting) -> Study:
     def name(one: str, other: str, size: int) -> str:
         return f"{one} beside {other}, {size:,} images"
 
-    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+    def conclude(outcome: StudyOutcome, compared: Comparisons) -> list[str]:
         found, sizes, said = _by_size(outcome), _sizes(outcome), []
         for size in dict.fromkeys((sizes[0], sizes[-1])):
             ranked = sorted(((p, n) for (n, s), p in found.items() if s == size), key=lambda each: -each[0].mean)
-            said.append(f"With {size:,} images: " + ", ".join(f"{n} {percent(p)}" for p, n in ranked) + ".")
+            said.append(f"With {size:,} images: " + ", ".join(f"{n} {as_percent(p)}" for p, n in ranked) + ".")
         ends = [compared.get(name("ViT", "ResNet", size)) for size in (sizes[0], sizes[-1])]
         if len(sizes) > 1 and ends[0] and ends[1]:
             few, many = ends[0], ends[1]
@@ -86,7 +86,7 @@ def data_size(setting: Setting) -> Study:
 
 
 def compute(setting: Setting) -> Study:
-    """Figure 5: accuracy against the cost of training, for models of several sizes of each kind."""
+    """Compares accuracy by the cost of training, for ViTs, hybrids and ResNets of several sizes (Figure 5)."""
     models = {
         "ViT": [setting.model(width=width, num_heads=width // 24, mlp_dim=4 * width) for width in (48, 96, 144)],
         "hybrid": [
@@ -99,17 +99,19 @@ def compute(setting: Setting) -> Study:
     }
     samples = 14_000 if setting.quick else 96_000
     rows = [
-        Row({"model": name, "megaMACs": round(cost(model).macs / 1e6, 2)}, setting.config(model, seed, samples))
+        StudyRow({"model": name, "megaMACs": round(cost(model).macs / 1e6, 2)}, setting.config(model, seed, samples))
         for name, sizes in models.items()
         for model in sizes
         for seed in range(setting.seeds)
     ]
 
-    def against(outcome: Outcome) -> dict[str, list[tuple[float, Point]]]:
+    def against(outcome: StudyOutcome) -> dict[str, list[tuple[float, Point]]]:
+        """Returns the points of each kind of model by the cost of training, in teraFLOPs."""
         series = _lines(outcome, "model", "megaMACs")
         return {name: [(6e-6 * x * samples, point) for x, point in points] for name, points in series.items()}
 
-    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
+    def contrasts(outcome: StudyOutcome) -> dict[str, Contrast]:
+        """Compares each ViT and hybrid with the ResNet of the nearest cost."""
         series = against(outcome)
         return {
             f"{name} of {x:.3g} teraFLOPs beside the nearest ResNet": Contrast.between(
@@ -120,9 +122,9 @@ def compute(setting: Setting) -> Study:
             if "ResNet" in series
         }
 
-    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+    def conclude(outcome: StudyOutcome, compared: Comparisons) -> list[str]:
         said = [
-            f"{name}: " + ", ".join(f"{percent(point)} at {x:,.3g} teraFLOPs" for x, point in points) + "."
+            f"{name}: " + ", ".join(f"{as_percent(point)} at {x:,.3g} teraFLOPs" for x, point in points) + "."
             for name, points in against(outcome).items()
         ]
         for name in ("ViT", "hybrid"):
@@ -161,15 +163,15 @@ POSITIONS = [
     ("relative", "stem"),
     ("sincos", "stem"),
 ]
-"""Table 8's grid, and the fixed sine and cosine positions that later work settled on."""
+"""The kinds and places of Table 8, and the fixed sine and cosine positions of later work."""
 
 
 def positions(setting: Setting) -> Study:
-    """Table 8: position embeddings of each kind, at each place."""
+    """Compares position embeddings of each kind, added at each place (Table 8)."""
     samples = 12_000 if setting.quick else 64_000
     small: dict[str, Any] = {"patch_size": 4, "width": 64, "depth": 3, "mlp_dim": 256}
     rows = [
-        Row(
+        StudyRow(
             {"positions": kind, "added at": where if kind != "relative" else "inside attention"},
             setting.config(setting.model(positions=kind, positions_at=where, **small), seed, samples),
         )
@@ -177,13 +179,13 @@ def positions(setting: Setting) -> Study:
         for seed in range(setting.seeds)
     ]
 
-    def beside(outcome: Outcome, kind: str) -> dict[str, Contrast]:
-        """All others beside a kind of positions that is added at the stem."""
+    def beside(outcome: StudyOutcome, kind: str) -> dict[str, Contrast]:
+        """Compares all others with one kind of positions that is added at the stem."""
         first = next(iter(outcome.points(positions=kind, **{"added at": "stem"})), None)
         others = [point for point in outcome.points() if point.factors["positions"] != "none" and point != first]
         return {f"{_where(each)} beside {kind}": Contrast.between(each, first) for each in others} if first else {}
 
-    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+    def conclude(outcome: StudyOutcome, compared: Comparisons) -> list[str]:
         without = outcome.point(positions="none")
         others = [point for point in outcome.points() if point.factors["positions"] != "none"]
         if not without or not others:
@@ -191,8 +193,8 @@ def positions(setting: Setting) -> Study:
         best, worst = max(others, key=lambda p: p.mean), min(others, key=lambda p: p.mean)
         any_of = {_where(point): compared[f"{_where(point)} beside none"] for point in others}
         words = [each.word for each in any_of.values()]
-        said = [f"Without positions {percent(without)}."]
-        said.append(f"With them from {percent(worst)} ({_where(worst)}) to {percent(best)} ({_where(best)}).")
+        said = [f"Without positions {as_percent(without)}."]
+        said.append(f"With them from {as_percent(worst)} ({_where(worst)}) to {as_percent(best)} ({_where(best)}).")
         said.append(
             f"The paper finds that having none is well below having any: here {words.count(ABOVE)} of {len(words)} are "
             f"above none (by the least, {_where(worst)}, {any_of[_where(worst)].points}), so that "
@@ -215,7 +217,8 @@ def positions(setting: Setting) -> Study:
             said.append(f"The fixed {name}, which the paper does not have, is {each.word} learned ones: {each.points}.")
         return said
 
-    def draw(outcome: Outcome, theme: Theme) -> bytes:
+    def draw(outcome: StudyOutcome, theme: Theme) -> bytes:
+        """Draws the accuracy of each kind and place."""
         groups: dict[str, list[tuple[str, Point]]] = {}
         for point in outcome.points():
             groups.setdefault(str(point.factors["positions"]), []).append((_where(point), point))
@@ -234,7 +237,7 @@ def positions(setting: Setting) -> Study:
 
 
 def pooling(setting: Setting) -> Study:
-    """Figure 9: the class token against the average of the patches, at several learning rates."""
+    """Compares the class token with the average of the patches, at several learning rates (Figure 9)."""
     samples = 16_000 if setting.quick else 128_000
     rates = (3e-4, 1e-3, 3e-3) if setting.quick else (3e-4, 1e-3, 3e-3, 1e-2)
     kinds: dict[str, ModelConfig] = {
@@ -242,7 +245,7 @@ def pooling(setting: Setting) -> Study:
         "average": setting.model(class_token=False, pooling="average", positions="learned"),
     }
     rows = [
-        Row({"pooling": name, "learning rate": rate}, setting.config(model, seed, samples, lr=rate))
+        StudyRow({"pooling": name, "learning rate": rate}, setting.config(model, seed, samples, lr=rate))
         for name, model in kinds.items()
         for rate in rates
         for seed in range(setting.seeds)
@@ -252,13 +255,14 @@ def pooling(setting: Setting) -> Study:
         labels = (f"{each.factors['pooling']} at {each.factors['learning rate']:g}" for each in (one, other))
         return " beside ".join(labels)
 
-    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
-        """Every two: which are the best is seen from the numbers, so that any two might be compared."""
+    def contrasts(outcome: StudyOutcome) -> dict[str, Contrast]:
+        """Compares every two points: the best are known only from the numbers, so any two might be compared."""
         return {name(one, other): Contrast.between(one, other) for one, other in combinations(outcome.points(), 2)}
 
-    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+    def conclude(outcome: StudyOutcome, compared: Comparisons) -> list[str]:
+
         def against(one: Point, other: Point) -> Comparison:
-            """As `one` stands beside `other`, whichever of them comes first."""
+            """Returns the comparison of `one` with `other`, whichever comes first in its name."""
             if (found := compared.get(name(one, other))) is not None:
                 return found
             found = compared[name(other, one)]
@@ -267,7 +271,7 @@ def pooling(setting: Setting) -> Study:
         by_kind = {kind: outcome.points(pooling=kind) for kind in kinds}
         best = {kind: max(points, key=lambda point: point.mean) for kind, points in by_kind.items() if points}
         said = [
-            f"{kind}: best at learning rate {point.factors['learning rate']:g}, {percent(point)}."
+            f"{kind}: best at learning rate {point.factors['learning rate']:g}, {as_percent(point)}."
             for kind, point in best.items()
         ]
         if len(best) < 2:
@@ -287,7 +291,7 @@ def pooling(setting: Setting) -> Study:
                 for kind, points in by_kind.items()
             }
             one, other = map(set, fitting.values())
-            # Apart, they differ; the best of both known, and the same, they do not.
+            # No rate in common: the kinds differ. Both best rates known and equal: they do not.
             held = "holds" if not one & other else "does not hold" if len(one | other) == 1 else "cannot be told"
             said.append(
                 "It finds that they want different learning rates: here the best, and what is not told below it, is "
@@ -309,7 +313,7 @@ def pooling(setting: Setting) -> Study:
 
 
 def shape(setting: Setting) -> Study:
-    """Figure 8: what more depth, more width or smaller patches bring."""
+    """Compares what more depth, more width or smaller patches bring (Figure 8)."""
     samples = 12_000 if setting.quick else 64_000
     changes: dict[str, list[tuple[str, ModelConfig]]] = {
         "depth": [(f"depth {d}", setting.model(depth=d)) for d in (2, 4, 8)],
@@ -319,7 +323,7 @@ def shape(setting: Setting) -> Study:
     rows, seen = [], set()
     for axis, models in changes.items():
         for label, model in models:
-            if model in seen:  # the one all three have in common
+            if model in seen:  # the model that all three axes have in common
                 continue
             seen.add(model)
             factors: dict[str, str | int | float] = {
@@ -327,9 +331,10 @@ def shape(setting: Setting) -> Study:
                 "model": label if model != setting.model() else "depth 4, width 96, patch size 8",
                 "megaMACs": round(cost(model).macs / 1e6, 2),
             }
-            rows += [Row(factors, setting.config(model, seed, samples)) for seed in range(setting.seeds)]
+            rows += [StudyRow(factors, setting.config(model, seed, samples)) for seed in range(setting.seeds)]
 
-    def series(outcome: Outcome) -> dict[str, list[tuple[float, Point]]]:
+    def series(outcome: StudyOutcome) -> dict[str, list[tuple[float, Point]]]:
+        """Returns the points of each axis by cost, with the model that all have in common."""
         common = outcome.points(varied="nothing")
         return {
             axis: sorted(
@@ -339,9 +344,12 @@ def shape(setting: Setting) -> Study:
             for axis in changes
         }
 
-    def gains(outcome: Outcome) -> dict[str, Contrast]:
-        """By axis: the points gained for each doubling of the computation. The axes cost unequally much: four times as
-        deep is not four times as wide."""
+    def gains(outcome: StudyOutcome) -> dict[str, Contrast]:
+        """Returns for each axis the points gained by each doubling of the computation.
+
+        Axes are compared by this because they differ in cost: four times as deep does not cost as much as four times as
+        wide.
+        """
         found = {}
         for axis, points in series(outcome).items():
             if len(points) == len(changes[axis]):
@@ -350,7 +358,8 @@ def shape(setting: Setting) -> Study:
                 found[axis] = Contrast(((weight, last), (-weight, first)))
         return found
 
-    def contrasts(outcome: Outcome) -> dict[str, Contrast]:
+    def contrasts(outcome: StudyOutcome) -> dict[str, Contrast]:
+        """Compares the gains of every two axes."""
         found = gains(outcome)
         return {
             f"{one} beside {other}, a doubling": found[one].minus(found[other])
@@ -358,12 +367,12 @@ def shape(setting: Setting) -> Study:
             if one in found and other in found
         }
 
-    def conclude(outcome: Outcome, compared: Comparisons) -> list[str]:
+    def conclude(outcome: StudyOutcome, compared: Comparisons) -> list[str]:
         said, found, ends = [], gains(outcome), series(outcome)
         for axis, gain in found.items():
             (x0, first), (x1, last) = ends[axis][0], ends[axis][-1]
             said.append(
-                f"{axis}: {percent(first)} at {x0:g} megaMACs, {percent(last)} at {x1:g}: "
+                f"{axis}: {as_percent(first)} at {x0:g} megaMACs, {as_percent(last)} at {x1:g}: "
                 f"{100 * gain.difference:+.1f} points for each doubling of the computation."
             )
         if len(found) == len(changes):
@@ -389,30 +398,36 @@ def shape(setting: Setting) -> Study:
 
 
 def _listed(rates: list[float]) -> str:
+    """Lists learning rates in words."""
     return " or ".join(f"{rate:g}" for rate in rates)
 
 
 def _where(point: Point) -> str:
+    """Returns the kind of positions and where they are added, in words."""
     kind, where = str(point.factors["positions"]), str(point.factors["added at"])
     return kind if kind == "none" else f"{kind}, {where.replace('_', ' ')}"
 
 
-def _lines(outcome: Outcome, name: str, across: str) -> dict[str, list[tuple[float, Point]]]:
+def _lines(outcome: StudyOutcome, name: str, across: str) -> dict[str, list[tuple[float, Point]]]:
+    """Returns for each value of the factor `name` its points by the factor `across`, in order."""
     series: dict[str, list[tuple[float, Point]]] = {}
     for point in outcome.points():
         series.setdefault(str(point.factors[name]), []).append((float(point.factors[across]), point))
     return {key: sorted(points, key=lambda pair: pair[0]) for key, points in series.items()}
 
 
-def _sizes(outcome: Outcome) -> list[int]:
+def _sizes(outcome: StudyOutcome) -> list[int]:
+    """Returns the numbers of training images, in order."""
     return sorted({int(point.factors["training images"]) for point in outcome.points()})
 
 
-def _by_size(outcome: Outcome) -> dict[tuple[str, int], Point]:
+def _by_size(outcome: StudyOutcome) -> dict[tuple[str, int], Point]:
+    """Returns the points by model and number of training images."""
     return {(str(p.factors["model"]), int(p.factors["training images"])): p for p in outcome.points()}
 
 
 def _nearest(x: float, points: list[tuple[float, Point]]) -> Point:
+    """Returns the point whose cost is nearest to `x`, in proportion."""
     return min(points, key=lambda pair: abs(pair[0] / x - 1))[1]
 
 
@@ -423,3 +438,4 @@ STUDIES: dict[str, Callable[[Setting], Study]] = {
     "pooling": pooling,
     "shape": shape,
 }
+"""The studies of this file by name."""

@@ -1,4 +1,4 @@
-"""Run the rows of a study, several at a time, each in a process of its own."""
+"""Runs the rows of a study, several at a time, each in a process of its own, and writes the results."""
 
 import os
 import signal
@@ -14,41 +14,55 @@ from vitrail.drawing.page import cards, page, picture, section, text
 from vitrail.drawing.page import table as html_table
 from vitrail.drawing.plots import both
 from vitrail.errors import UserError
-from vitrail.io.files import read_json, write_bytes
+from vitrail.io.documents import read_json
+from vitrail.io.files import write_bytes
 from vitrail.io.progress import progress
 from vitrail.studies.study import (
     ERROR,
     RESULT,
     ROW,
     ROWS,
-    Outcome,
-    Row,
     Study,
+    StudyOutcome,
+    StudyRow,
     comparison_table,
     conclusion,
     finished,
     folder_of,
     gather,
-    summary,
-    table,
+    points_summary,
+    results_csv,
     write_json,
 )
 from vitrail.training.progress import read_metrics
 
 Tell = Callable[[str], None]
+"""Takes one line that a person should read."""
 LOG = "log.txt"
+"""The file with the output of a row's process."""
 
 
 class Stopped(Exception):
-    """Ctrl-C or SIGTERM: the rows under way have saved their state."""
+    """Is raised after Ctrl-C or SIGTERM, when the running rows have saved their state."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.status = 128 + number
 
 
-def run(study: Study, out: Path, jobs: int, tell: Tell) -> Outcome:
-    """Run what is not done yet, then write the table, the picture and the conclusion."""
+def run_study(study: Study, out: Path, jobs: int, tell: Tell) -> StudyOutcome:
+    """Runs the rows that are not done yet, then writes the table, the picture and the conclusion.
+
+    Args:
+        study: The study.
+        out: Its folder; rows that are done there are not run again.
+        jobs: The number of rows that run at the same time.
+        tell: Is called with each line that a person should read.
+
+    Raises:
+        UserError: The folder belongs to something else.
+        Stopped: The study was interrupted.
+    """
     _prepare(study, out)
     left = [row for row in study.rows if finished(row, out) is None]
     if len(left) < len(study.rows):
@@ -65,6 +79,7 @@ def run(study: Study, out: Path, jobs: int, tell: Tell) -> Outcome:
 
 
 def _prepare(study: Study, out: Path) -> None:
+    """Checks that the folder is new or belongs to this study with the same data, and marks it as such."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file; --out must be a folder")
     stamp = out / "study.json"
@@ -83,6 +98,8 @@ def _prepare(study: Study, out: Path) -> None:
 
 
 class _Workers:
+    """Runs rows in processes of their own, `jobs` at a time, and ends them when we are told to stop."""
+
     def __init__(self, study: Study, out: Path, jobs: int, tell: Tell, advance: Callable[[float], None]):
         self.study, self.out, self.jobs, self.tell, self.advance = study, out, jobs, tell, advance
         self.processes: set[subprocess.Popen[bytes]] = set()
@@ -90,9 +107,10 @@ class _Workers:
         self.stopping: list[int] = []
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
 
-    def run(self, left: list[Row]) -> None:
+    def run(self, left: list[StudyRow]) -> None:
+        """Runs these rows and reports each when it has ended; raises Stopped after a signal."""
         done, shown, waiting, running = 0, 0.0, list(left), {}
-        # In this order: when something fails, processes are stopped before the pool waits for them.
+        # In this order, so that after an error the processes are stopped before the pool waits for them.
         with ThreadPoolExecutor(self.jobs) as pool, self._signals():
             while (waiting or running) and not (self.stopping and not running):
                 if not self.stopping:
@@ -107,18 +125,20 @@ class _Workers:
                     done += 1
                     self._report(running.pop(future), future, done, len(left))
                 reached = done + sum(_share(row, self.out) for row in running.values())
-                # A row that was killed goes back a little to its snapshot; the bar waits for it there.
+                # A resumed row starts again at its last snapshot; the bar waits until it has caught up.
                 self.advance(max(0.0, reached - shown))
                 shown = max(shown, reached)
         if self.stopping:
             raise Stopped(self.stopping[0])
 
-    def _ready(self, row: Row, waiting: list[Row], running: dict[Future[int], Row]) -> bool:
-        """A row that starts from another waits until that has ended, well or not."""
+    def _ready(self, row: StudyRow, waiting: list[StudyRow], running: dict[Future[int], StudyRow]) -> bool:
+        """Tells whether a row can start: one that starts from another's model waits until that has ended, well or
+        not."""
         return row.start is None or (row.start not in waiting and row.start not in running.values())
 
-    def _row(self, row: Row) -> int:
-        """The exit status of its process; what went wrong is in its folder, unless we stopped it ourselves."""
+    def _row(self, row: StudyRow) -> int:
+        """Runs a row in a process and returns its exit status; why it failed is written to its folder, unless we
+        stopped it."""
         folder = folder_of(row, self.out)
         if row.start is not None and finished(row.start, self.out) is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -126,8 +146,8 @@ class _Workers:
             return 2
         document = {"digest": row.digest, "start": row.start.name if row.start else "", "config": row.config.to_json()}
         write_json(folder / ROW, document)
-        (folder / ERROR).unlink(missing_ok=True)  # of an earlier attempt
-        environment = {"OMP_NUM_THREADS": str(self.threads), **os.environ}  # what the user has set stays
+        (folder / ERROR).unlink(missing_ok=True)  # left by an earlier attempt
+        environment = {"OMP_NUM_THREADS": str(self.threads), **os.environ}  # a value set by the user is kept
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  our own module
                 [sys.executable, "-m", "vitrail.studies.worker", str(folder)],
@@ -135,7 +155,7 @@ class _Workers:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches us alone, and we pass it on once
+                start_new_session=True,  # so that Ctrl-C reaches only us, and we pass it on once
             )
             with self.lock:
                 self.processes.add(process)
@@ -148,21 +168,25 @@ class _Workers:
             (folder / ERROR).write_text(f"{_ended(status, folder / LOG)}\n", encoding="utf-8")
         return status
 
-    def _report(self, row: Row, future: Future[int], done: int, total: int) -> None:
+    def _report(self, row: StudyRow, future: Future[int], done: int, total: int) -> None:
+        """Says what became of a row, and writes the table so far."""
         status, error = future.result(), folder_of(row, self.out) / ERROR
         if status == 0:
             document = finished(row, self.out)
             assert document is not None
             result = document["result"]
-            said = f"{result['top1']:.2%}" if row.measured else f"loss {result['loss']:.4f}"
-            write_table(gather(self.study.rows, self.out), self.out)  # for who looks before the end
-            self.tell(f"[{done}/{total}] {row.name}: {said} in {result['seconds']:.0f} s")
+            score = f"{result['top1']:.2%}" if row.measured else f"loss {result['loss']:.4f}"
+            write_table(gather(self.study.rows, self.out), self.out)  # so that it can be read before the end
+            self.tell(f"[{done}/{total}] {row.name}: {score} in {result['seconds']:.0f} s")
         elif error.is_file():
             self.tell(f"[{done}/{total}] {row.name}: failed: {error.read_text(encoding='utf-8').strip()}")
 
     @contextmanager
     def _signals(self):
+        """Passes Ctrl-C and SIGTERM on to the processes while the block runs."""
+
         def stop(number: int, _: object) -> None:
+            """Notes the signal and ends the processes."""
             self.stopping.append(number)
             with self.lock:
                 for process in self.processes:
@@ -170,7 +194,7 @@ class _Workers:
 
         try:
             before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not in the main thread: whoever runs us there handles signals
+        except ValueError:  # outside the main thread signals are handled by the caller
             before = {}
         try:
             yield
@@ -182,8 +206,8 @@ class _Workers:
                     process.terminate()
 
 
-def _share(row: Row, out: Path) -> float:
-    """How much of a training is done, by what it has written."""
+def _share(row: StudyRow, out: Path) -> float:
+    """Returns the share of a training that is done, from the metrics that it has written."""
     records = [each for each in read_metrics(folder_of(row, out) / "run") if each["kind"] == "train"]
     if not records:
         return 0.0
@@ -192,8 +216,8 @@ def _share(row: Row, out: Path) -> float:
 
 
 def _ended(status: int, log: Path) -> str:
-    """Why a process ended that did not say it itself."""
-    number = -status if status < 0 else status - 128  # as Popen says it, or as we say it ourselves
+    """Returns why a process ended that did not report it itself."""
+    number = -status if status < 0 else status - 128  # negative from Popen, 128 + number from our own commands
     if number in signal.valid_signals():
         name = signal.Signals(number).name
         memory = ", perhaps because memory ran out: try fewer --jobs" if name == "SIGKILL" else ""
@@ -202,19 +226,20 @@ def _ended(status: int, log: Path) -> str:
     return f"ended with status {status}: {''.join(last)} ({log} has more)"
 
 
-def _measured(study: Study, outcome: Outcome) -> str:
-    """Of what, and on how much, the accuracies are."""
+def _measured(study: Study, outcome: StudyOutcome) -> str:
+    """Returns a sentence with the data and the number of test images of the accuracies."""
     sources = ", ".join(dict.fromkeys(row.config.data.source for row in study.rows if row.name not in outcome.failed))
     counts = sorted({result.n for result in outcome.results})
     return f"Top-1 on {' or '.join(f'{count:,}' for count in counts)} test images of {sources}."
 
 
-def write_table(outcome: Outcome, out: Path) -> None:
-    write_bytes(out / "results.csv", table(outcome).encode())
+def write_table(outcome: StudyOutcome, out: Path) -> None:
+    """Writes results.csv."""
+    write_bytes(out / "results.csv", results_csv(outcome).encode())
 
 
-def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
-    """results.csv, plot.png, conclusion.txt and report.html, of what there is."""
+def write_outcome(study: Study, outcome: StudyOutcome, out: Path) -> None:
+    """Writes results.csv, plot.png, conclusion.txt and report.html from the results so far."""
     write_table(outcome, out)
     if not outcome.results:
         for name in ("plot.png", "conclusion.txt", "report.html"):
@@ -224,7 +249,7 @@ def write_outcome(study: Study, outcome: Outcome, out: Path) -> None:
     light, dark = both(lambda theme: study.draw(outcome, theme))
     write_bytes(out / "plot.png", light)
     write_bytes(out / "conclusion.txt", ("\n".join(sentences) + "\n").encode())
-    heads, lines = summary(outcome)
+    heads, lines = points_summary(outcome)
     compared = comparison_table(study, outcome)
     seconds = sum(each.seconds for each in outcome.results)
     body = [

@@ -1,4 +1,4 @@
-"""What the studies share: where the samples come from, how long a row learns, a small model to vary."""
+"""Defines what all studies share: the data, the length of trainings, and a small model to vary."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,11 @@ from vitrail.data import open_source
 from vitrail.errors import UserError
 
 SIDE = 32
-"""Pixels; pictures of another size are resized, so that all of a study's models see the same."""
+"""The side of images in pixels; pictures of other sizes are resized, so that all models of a study see the same."""
 BATCH = 64
+"""The number of images a step."""
 EMBEDDED = ("digits", "mnist5k")
+"""The data that comes with the package."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +30,23 @@ class Setting:
     """A study's data and budget."""
 
     source: str
+    """The data set."""
     quick: bool
+    """Whether to run the smaller version."""
     seeds: int
+    """The number of seeds for each kind of training."""
     channels: int
     classes: int
     training: int
-    """Samples there are to train on."""
+    """The number of training samples."""
     embedded: bool
-    """Whether they are the digits that come with the program."""
+    """Whether the data are the digits that come with the package."""
     fingerprint: str
-    """Of the samples."""
+    """A hash of the samples."""
 
     @staticmethod
     def of(source: str | None, quick: bool, seeds: int | None) -> "Setting":
+        """Opens the data and returns the setting; raises a UserError if it has no labels or no test split."""
         name = source or "mnist5k"
         opened = open_source(name, val_fraction=0.0)
         opened.check_labelled()
@@ -55,11 +61,11 @@ class Setting:
 
     @staticmethod
     def without_data(quick: bool) -> "Setting":
-        """For a study whose results are kept already: it is read, not run, and its rows' data are not there."""
+        """Returns the setting of a study whose results are only read: it needs no data."""
         return Setting("", quick, 1, 1, 10, 60_000, False, "")
 
     def model(self, **fields: Any) -> ModelConfig:
-        """16 patches of 8 pixels, average pooling and fixed positions, unless said otherwise."""
+        """Returns a small model, with `fields` changed: 16 patches of 8 pixels, average pooling and fixed positions."""
         chosen: dict[str, Any] = {
             "image_size": SIDE,
             "channels": self.channels,
@@ -78,8 +84,18 @@ class Setting:
     def config(
         self, model: ModelConfig, seed: int, samples: int, lr: float = 1e-3, train_size: int | None = None, **more: Any
     ) -> TrainConfig:
-        """A training on `samples` images in all, however often each is seen. Nothing is set aside for validation:
-        the last weights are what is measured, on the test split."""
+        """Returns the configuration of a training.
+
+        Nothing is set aside for validation: the last weights are measured, on the test split.
+
+        Args:
+            model: The model.
+            seed: The seed of the training.
+            samples: The number of images seen in total, however often each is seen.
+            lr: The peak learning rate.
+            train_size: The number of different training images; None takes all.
+            more: Other fields of TrainConfig.
+        """
         steps = max(1, samples // BATCH)
         settings: dict[str, Any] = {
             "recipe": "study",
@@ -96,19 +112,22 @@ class Setting:
         return TrainConfig(**{**settings, **more})
 
     def data(self, **more: Any) -> DataConfig:
+        """Returns the configuration of the data, without validation."""
         return DataConfig(self.source, val_fraction=0.0, val_size=0, workers=0, **more)
 
     def preprocessing(self) -> Preprocessing:
+        """Returns the preprocessing: the whole picture at the model's size, with values in [-1, 1]."""
         half = (0.5,) * self.channels
         return Preprocessing(mean=half, std=half, crop="squash", crop_fraction=1.0)
 
     def transform(self) -> TransformConfig:
-        if self.embedded:  # the mirror image of a digit is none
+        """Returns the augmentation: rotated and shifted digits, or mirrored and slightly shifted pictures."""
+        if self.embedded:  # digits must not be mirrored
             return TransformConfig(crop="evaluation", flip=0.0, rotate=10, translate=0.1, scale=0.1)
-        # By one pixel: a training this short does not make up for larger shifts. ViT on Fashion-MNIST comes to 82 %
-        # this way, with the usual four pixels of 32 to 72 % (64,000 images, one seed each).
+        # Shifted by one pixel only, because so short a training cannot learn larger shifts: ViT on Fashion-MNIST
+        # reaches 82 % this way, and 72 % with the usual four of 32 pixels (64,000 images, one seed each).
         return TransformConfig(crop="pad", padding=1, flip=0.5)
 
     def sizes(self, wanted: tuple[int, ...]) -> list[int]:
-        """Of the numbers of training images wanted, those there are; then all there are."""
+        """Returns those of the wanted numbers of training images that the data has, then the number of all."""
         return [*(size for size in wanted if size < 0.8 * self.training), self.training]

@@ -1,7 +1,7 @@
-"""A study is a list of rows: trainings that differ in a few named factors, each with several seeds.
+"""Defines a study: a list of rows, which are trainings that differ in a few named factors, each with several seeds.
 
-Every row has a folder of its own, and its result is written when it has ended: a study that was killed goes on where it
-was, a finished row is not run again, and one that fails is told of without taking the others with it.
+Every row has a folder of its own, and its result is written when it has ended. So a study that was killed continues
+where it was, a finished row is not run again, and a row that fails is reported and does not stop the others.
 """
 
 import csv
@@ -16,70 +16,79 @@ from typing import Any
 from vitrail.config import TrainConfig
 from vitrail.drawing.plots import Theme
 from vitrail.errors import UserError
-from vitrail.io.files import json_text, read_json, text_file, write_file
+from vitrail.io.documents import read_json
+from vitrail.io.files import json_text, text_file, write_file
 from vitrail.studies.comparison import ABOVE, ALIKE, BELOW, LEVEL, Comparison, Contrast, Factors, Point, compare
 
 ROWS, RESULT, ERROR, ROW = "rows", "result.json", "error.txt", "row.json"
 MEASURES = ("seed", "top1", "loss", "n", "steps", "seconds", "parameters", "gmacs")
 """The columns of results.csv after the factors: the fields of a Result."""
 Comparisons = dict[str, Comparison]
+"""The tested contrasts, by name."""
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """One training of a study."""
 
     factors: Factors
-    """What tells it from the others; the columns of the table."""
+    """The values that tell it from other rows; they are columns of the table."""
     config: TrainConfig
-    """With its seed."""
-    start: "Row | None" = None
+    """The configuration, with its seed."""
+    start: "StudyRow | None" = None
     """The row whose model it starts from."""
     measured: bool = True
-    """False for a row that others start from and that has no accuracy of its own."""
+    """False for a row that only gives others a model to start from and has no accuracy of its own."""
 
     @property
     def name(self) -> str:
+        """Returns the name of the row's folder: its factors and its seed."""
         parts = [str(value).replace("/", "-").replace(" ", "-") for value in self.factors.values()]
         return "_".join([*parts, f"seed{self.config.seed}"])
 
     @property
     def digest(self) -> str:
-        """Of all that its result depends on: another one is another row."""
+        """Returns a hash of all that the result depends on; a row with another hash is another row."""
         content = [self.config.to_json(), self.start.digest if self.start else ""]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a row came to."""
+class RowResult:
+    """The measurements of one row."""
 
     factors: Factors
     seed: int
     top1: float
     loss: float
     n: int
+    """The number of test images."""
     steps: int
     seconds: float
     parameters: int
     gmacs: float
+    """The multiply-adds of one forward pass, in billions."""
 
 
 @dataclass(frozen=True)
 class Study:
+    """A list of rows, and how their results are drawn, compared and summed up."""
+
     name: str
     title: str
+    """The title of the report."""
     question: str
-    """What it asks, in a sentence or two."""
-    rows: tuple[Row, ...]
-    draw: Callable[["Outcome", Theme], bytes]
-    """The picture, as PNG."""
-    contrasts: Callable[["Outcome"], dict[str, Contrast]]
-    """What it compares, by name: of all that its sentences may choose from, so that none is chosen for its luck."""
-    conclude: Callable[["Outcome", Comparisons], list[str]]
-    """Sentences computed from the numbers, each of which could have come out otherwise."""
+    """The question that the study answers, in a sentence or two."""
+    rows: tuple[StudyRow, ...]
+    draw: Callable[["StudyOutcome", Theme], bytes]
+    """Draws the picture, as PNG."""
+    contrasts: Callable[["StudyOutcome"], dict[str, Contrast]]
+    """Returns what is compared, by name: all from which the sentences may choose, so that none is chosen for its
+    result."""
+    conclude: Callable[["StudyOutcome", Comparisons], list[str]]
+    """Writes sentences from the numbers; each could have come out otherwise."""
     fingerprint: str = ""
-    """Of the samples, and of the model it starts from: what the rows' settings only name."""
+    """A hash of the samples, and of the model that trainings start from, which the configurations only name."""
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]
@@ -88,18 +97,18 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The results there are, gathered over seeds."""
+class StudyOutcome:
+    """The results so far, and the rows that failed."""
 
-    results: tuple[Result, ...]
+    results: tuple[RowResult, ...]
     failed: dict[str, str] = field(default_factory=dict)
-    """Rows that ended in an error, and which."""
+    """The rows that ended in an error, with the error."""
     kept: tuple[Point, ...] = ()
-    """Points of which a table has the mean and the spread, no longer the results."""
+    """Points of which only mean and spread are known, from a table."""
 
     def points(self, **wanted: Any) -> list[Point]:
-        """In the order of the rows; `wanted` keeps those whose factors are so."""
-        gathered: dict[str, list[Result]] = {}
+        """Returns the points in the order of the rows; `wanted` keeps those whose factors have these values."""
+        gathered: dict[str, list[RowResult]] = {}
         for result in self.results:
             gathered.setdefault(json.dumps(result.factors), []).append(result)
         points = [Point.of(group[0].factors, [e.top1 for e in group], group[0].n) for group in gathered.values()]
@@ -110,43 +119,50 @@ class Outcome:
         ]
 
     def point(self, **wanted: Any) -> Point | None:
+        """Returns the first point whose factors have these values; None if there is none."""
         found = self.points(**wanted)
         return found[0] if found else None
 
 
-def percent(point: Point) -> str:
+def as_percent(point: Point) -> str:
+    """Returns the accuracy of a point with its spread, as text."""
     return f"{point.mean:.1%} " + ("(one seed)" if point.spread is None else f"± {point.spread:.1%}")
 
 
-def conclusion(study: Study, outcome: Outcome) -> list[str]:
-    """What the study says of the results there are: first what there is not, last how it was judged."""
+def conclusion(study: Study, outcome: StudyOutcome) -> list[str]:
+    """Returns what the study says of the results so far: first what is missing, last how differences were judged."""
     points = outcome.points()
     if not points:
         return []
     measured = sum(row.measured for row in study.rows)
     missing = measured - len(outcome.results)
-    said = [f"{missing} of {measured} results are missing: what follows rests on the others."] if missing > 0 else []
+    sentences = (
+        [f"{missing} of {measured} results are missing: what follows rests on the others."] if missing > 0 else []
+    )
     found = compare(study.contrasts(outcome))
-    said += study.conclude(outcome, found)
+    sentences += study.conclude(outcome, found)
     if found and any(point.spread is None for point in points):
-        said.append("One seed says nothing of the chance of training: what has one is not told apart from anything.")
+        sentences.append(
+            "One seed says nothing of the chance of training: what has one is not told apart from anything."
+        )
     if any(each.half_width is not None for each in found.values()):
         count = f"the {len(found)} comparisons together" if len(found) > 1 else "one comparison"
         images = " or ".join(f"{n:,}" for n in sorted({point.n for point in points}))
-        said.append(
+        sentences.append(
             f"In square brackets is the interval of a difference; two are told apart where it leaves out 0. The "
             f"level is {1 - LEVEL:.0%} for {count} (Holm's method), and the chance of the seeds and of the {images} "
             "test images is in it."
         )
-    return said
+    return sentences
 
 
-def folder_of(row: Row, out: Path) -> Path:
+def folder_of(row: StudyRow, out: Path) -> Path:
+    """Returns the folder of a row."""
     return out / ROWS / row.name
 
 
-def finished(row: Row, out: Path) -> dict[str, Any] | None:
-    """The result of a row that has ended well before; an error where the folder holds another row's."""
+def finished(row: StudyRow, out: Path) -> dict[str, Any] | None:
+    """Returns the result of a row that has ended well; raises a UserError if the folder holds another row's."""
     folder = folder_of(row, out)
     found = {name: read_json(folder / name) for name in (ROW, RESULT) if (folder / name).is_file()}
     if any(document.get("digest") != row.digest for document in found.values()):
@@ -154,21 +170,21 @@ def finished(row: Row, out: Path) -> dict[str, Any] | None:
     return found.get(RESULT)
 
 
-def gather(rows: Iterable[Row], out: Path) -> Outcome:
-    """What the folder holds by now."""
+def gather(rows: Iterable[StudyRow], out: Path) -> StudyOutcome:
+    """Reads the results and errors that the folder holds so far."""
     results, failed = [], {}
     for row in rows:
         document = finished(row, out)
         if document is not None:
             if row.measured:
-                results.append(Result(factors=row.factors, **document["result"]))
+                results.append(RowResult(factors=row.factors, **document["result"]))
         elif (error := folder_of(row, out) / ERROR).is_file():
             failed[row.name] = error.read_text(encoding="utf-8").strip()
-    return Outcome(tuple(results), failed)
+    return StudyOutcome(tuple(results), failed)
 
 
-def table(outcome: Outcome) -> str:
-    """CSV: a line a row, its factors first."""
+def results_csv(outcome: StudyOutcome) -> str:
+    """Returns the results as CSV: a line for each row, its factors first."""
     columns = list(dict.fromkeys(name for each in outcome.results for name in each.factors))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -179,8 +195,9 @@ def table(outcome: Outcome) -> str:
     return stream.getvalue()
 
 
-def read_table(path: Path) -> Outcome:
-    """A `results.csv`, a line a training; or a table of points, with the columns top1, spread, seeds and n."""
+def read_table(path: Path) -> StudyOutcome:
+    """Reads results.csv with a line for each training, or a table of points with the columns top1, spread, seeds and
+    n."""
     try:
         lines = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
     except (OSError, UnicodeDecodeError) as error:
@@ -200,16 +217,17 @@ def read_table(path: Path) -> Outcome:
             raise UserError(f"{path}, line {number}: top1 must be a fraction of 1, and n at least 1")
         if by_seed:
             fields: dict[str, Any] = {name: _value(line[name]) for name in measures}
-            results.append(Result(factors, **fields))
+            results.append(RowResult(factors, **fields))
         else:
             seeds = int(numbers["seeds"])
             points.append(
                 Point(factors, numbers["top1"], numbers["spread"] if seeds > 1 else None, seeds, int(numbers["n"]))
             )
-    return Outcome(tuple(results), kept=tuple(points))
+    return StudyOutcome(tuple(results), kept=tuple(points))
 
 
 def _value(text: str) -> str | int | float:
+    """Parses a number, or returns the text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -218,8 +236,9 @@ def _value(text: str) -> str | int | float:
     return text
 
 
-def comparison_table(study: Study, outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """A table for people: what was compared, the differences in percentage points with their intervals, the words."""
+def comparison_table(study: Study, outcome: StudyOutcome) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and lines of a table for people: what was compared, differences in percentage points with their
+    intervals, and verdicts."""
     found = compare(study.contrasts(outcome))
     heads = ["compared", "difference", "interval", "told"]
     lines = [
@@ -234,8 +253,8 @@ def comparison_table(study: Study, outcome: Outcome) -> tuple[list[str], list[li
     return heads, lines
 
 
-def summary(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """A table for people: the points, with mean and spread."""
+def points_summary(outcome: StudyOutcome) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and lines of a table for people: the points with mean and spread."""
     points = outcome.points()
     columns = list(dict.fromkeys(name for each in points for name in each.factors))
     heads = [*columns, "top-1", "spread", "seeds"]
@@ -252,8 +271,10 @@ def summary(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
 
 
 def _plain(value: Any) -> str:
+    """Returns a value as people write it."""
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def write_json(path: Path, document: Any) -> None:
+    """Writes a document as a JSON file."""
     write_file(path, text_file(json_text(document)), overwrite=True)

@@ -1,4 +1,4 @@
-"""VTAB: transfer to many tasks with 1,000 examples each, and the means of its three groups."""
+"""Defines the study VTAB: transfer to many tasks with 1,000 examples each, and the means of their three groups."""
 
 import re
 import statistics
@@ -13,7 +13,7 @@ from vitrail.io.checksums import fingerprint
 from vitrail.recipes import recipe
 from vitrail.studies.comparison import Point
 from vitrail.studies.figures import dots
-from vitrail.studies.study import Outcome, Row, Study
+from vitrail.studies.study import Study, StudyOutcome, StudyRow
 from vitrail.transfer import finetuned_config
 
 GROUPS = {
@@ -30,7 +30,7 @@ GROUPS = {
         "snorbelev",
     ),
 }
-"""VTAB's 19 tasks, spelled without signs."""
+"""VTAB's 19 tasks by group, their names without punctuation."""
 _LONG = {
     "oxfordflowers": "flowers",
     "oxfordiiitpet": "pets",
@@ -44,13 +44,15 @@ _LONG = {
     "closestvehicle": "",
     "xposition": "loc",
 }
-"""Longer names that are in use too, TensorFlow Datasets' among them."""
+"""Longer names that are also used, such as those of TensorFlow Datasets, and their short forms."""
 OTHER = "other"
+"""The group of tasks that VTAB does not have."""
 EXAMPLES, DEV = 1000, 200
 
 
 def group_of(task: str) -> str:
-    """A task's group by its name: `Clevr-Count` and `clevr_count` are one; what VTAB does not have is `other`."""
+    """Returns a task's group by its name: `Clevr-Count` and `clevr_count` are the same; tasks not in VTAB are
+    `other`."""
     plain = re.sub(r"[^a-z0-9]", "", task.lower())
     for long, name in _LONG.items():
         plain = plain.replace(long, name)
@@ -65,7 +67,7 @@ def vtab(
     batch_size: int | None = None,
     image_size: int | None = None,
 ) -> Study:
-    """VTAB's protocol on your tasks: 1,000 examples each, 800 to train and 200 to choose by, and group means."""
+    """Measures transfer by VTAB's protocol on your tasks: 1,000 examples each, 800 to train and 200 to choose by."""
     if not tasks:
         raise UserError("vtab needs its tasks: --tasks FOLDER FOLDER ..., each a data set")
     if not model:
@@ -86,7 +88,7 @@ def vtab(
         share = _dev_share(task, source)
         data = replace(base.data, source=task, val_fraction=share, train_size=EXAMPLES - DEV, val_size=DEV)
         factors: dict[str, str | int | float] = {"task": name, "group": group_of(name)}
-        rows += [Row(factors, base.with_(data=data, seed=seed)) for seed in range(seeds)]
+        rows += [StudyRow(factors, base.with_(data=data, seed=seed)) for seed in range(seeds)]
     if len({row.name for row in rows}) < len(rows):
         raise UserError("two of the tasks have one name: rename one of their folders")
     return Study(
@@ -96,14 +98,15 @@ def vtab(
         f"weights are kept that do best on {DEV} others, and measured on the task's own test split.",
         tuple(rows),
         _draw,
-        lambda outcome: {},  # tasks are not compared with each other
+        lambda outcome: {},  # no comparisons between tasks
         lambda outcome, compared: _conclude(outcome),
         fingerprint=" ".join(prints),
     )
 
 
 def _dev_share(task: str, source: Source) -> float:
-    """Which share to set aside for 200 samples to choose by, where the task has no validation split of its own."""
+    """Returns the share to set aside so that 200 samples are left to choose by, if the task has no validation split of
+    its own."""
     if "test" not in source.splits:
         raise UserError(f"{task}: has no test split, and VTAB measures on one")
     own = len(source.splits["val"]) if "val" in source.splits else 0
@@ -116,8 +119,8 @@ def _dev_share(task: str, source: Source) -> float:
     return DEV / whole
 
 
-def group_means(outcome: Outcome) -> dict[str, tuple[float, int]]:
-    """group -> (mean over its tasks of their mean over seeds, how many tasks)."""
+def group_means(outcome: StudyOutcome) -> dict[str, tuple[float, int]]:
+    """Returns for each group the mean over its tasks of their mean over seeds, and the number of tasks."""
     groups: dict[str, list[float]] = {}
     for point in outcome.points():
         groups.setdefault(str(point.factors["group"]), []).append(point.mean)
@@ -125,18 +128,20 @@ def group_means(outcome: Outcome) -> dict[str, tuple[float, int]]:
     return {name: (statistics.fmean(groups[name]), len(groups[name])) for name in order if name in groups}
 
 
-def _conclude(outcome: Outcome) -> list[str]:
+def _conclude(outcome: StudyOutcome) -> list[str]:
+    """Writes the sentences with the means."""
     means = group_means(outcome)
-    said = [
+    sentences = [
         f"{name}: {mean:.1%} over {count} {'task' if count == 1 else 'tasks'}." for name, (mean, count) in means.items()
     ]
     points = outcome.points()
     if len(points) > 1:
-        said.append(f"Mean of the {len(points)} tasks: {statistics.fmean(point.mean for point in points):.1%}.")
-    return said
+        sentences.append(f"Mean of the {len(points)} tasks: {statistics.fmean(point.mean for point in points):.1%}.")
+    return sentences
 
 
-def _draw(outcome: Outcome, theme: Theme) -> bytes:
+def _draw(outcome: StudyOutcome, theme: Theme) -> bytes:
+    """Draws the accuracy of each task, by group."""
     groups: dict[str, list[tuple[str, Point]]] = {}
     for point in outcome.points():
         groups.setdefault(str(point.factors["group"]), []).append((str(point.factors["task"]), point))

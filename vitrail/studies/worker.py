@@ -1,4 +1,4 @@
-"""One row of a study, in a process of its own: `python -m vitrail.studies.worker ROWFOLDER`."""
+"""Runs one row of a study in a process of its own: `python -m vitrail.studies.worker ROWFOLDER`."""
 
 import fcntl
 import shutil
@@ -10,23 +10,23 @@ from pathlib import Path
 
 from vitrail.config import TrainConfig
 from vitrail.errors import UserError
-from vitrail.io.files import read_json
+from vitrail.io.documents import read_json
 from vitrail.models.cost import cost
 from vitrail.studies.study import ERROR, RESULT, ROW, write_json
 from vitrail.train import fit
-from vitrail.training.loop import Interrupted
+from vitrail.training.interruption import Interrupted
 from vitrail.training.run_folder import CONFIG
 from vitrail.transfer import finetuned_config
 
 
 def work(folder: Path) -> None:
-    """Train, or go on; then write the result, and throw away what only resuming needs."""
+    """Trains or resumes the row, writes its result, and deletes the snapshots."""
     document = read_json(folder / ROW)
     config = TrainConfig.from_json(document["config"])
     if document["start"]:
         config = finetuned_config(config, str(folder.parent / document["start"] / "run"))
     run = folder / "run"
-    ended = fit(config, run, resume=(run / CONFIG).is_file(), report=False)  # the study draws its own
+    ended = fit(config, run, resume=(run / CONFIG).is_file(), report=False)  # the study has its own report
     spent = cost(config.model)
     metrics = ended.metrics
     result = {
@@ -46,13 +46,15 @@ def work(folder: Path) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """One process a row: a study that was killed leaves its rows running, and is perhaps started again meanwhile."""
+    """Waits until no other process works on the row: a killed study leaves its rows running, and may be started again
+    meanwhile."""
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def main() -> None:
+    """Runs the row in the folder that is given as the argument; a UserError is written to the folder."""
     folder = Path(sys.argv[1])
     try:
         with alone(folder):

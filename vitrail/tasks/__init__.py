@@ -1,14 +1,16 @@
-"""What a model is asked: one folder a task, the same five files in each. `task("classification")` opens one.
+"""Tasks: what a model has to tell about a picture. Each task is a folder with the same five files.
 
-    target.py   what a right answer is, and what may be done to many of them      numpy
-    head.py     what is learned: the loss, soft targets, the head in closed form  torch
-    meter.py    how good the answers are, every sample counted once               torch
-    answer.py   from the model's output to what is told, shown and written        numpy
-    page.py     its part of the reports                                           numpy
+    target.py   how a right answer is stored, read, checked and compared       numpy
+    head.py     how it is learned: loss, soft targets, head in closed form     torch
+    meter.py    how good the answers are, every sample counted once            torch
+    answer.py   from a model's output to what is shown and written             numpy
+    page.py     the task's sections of the HTML reports                        numpy
 
-Nothing outside this folder asks which task it is. A task is found by its folder's name: a new one is a new folder.
+`task("classification")` opens one. Nothing outside this package asks which task it is, and a task is found by the name
+of its folder, so a new task is a new folder.
 """
 
-from vitrail.tasks.base import DEFAULT, Meaning, Task, task, task_names
+from vitrail.tasks.base import Meaning
+from vitrail.tasks.registry import DEFAULT, Task, task, task_names
 
 __all__ = ["DEFAULT", "Meaning", "Task", "task", "task_names"]

@@ -1,40 +1,36 @@
-"""The one interface of every task, a class for each of its five files.
+"""The interface of a task: a class each for its target.py, its head.py and its meter.py.
 
-Targets are numpy arrays whose first axis is the samples; what stands behind it is the task's own affair. Outputs are
-what the model gives for a batch: [batch, ...]. The names of the outputs (classes, say) are in the source and the
-bundle, in order.
+Targets are numpy arrays whose first axis counts the samples; each task chooses the other axes itself. Outputs are what
+the model returns for a batch: [batch, ...]. The names of the outputs (class names, for example) are kept in order by
+the source and the bundle.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 
 if TYPE_CHECKING:
-    import pyarrow
     import torch
     from torch import Tensor
 
-DEFAULT = ModelConfig.task
-"""The task of a model or a source that names none: the only one there was."""
 Constants = Mapping[str, Any]
-"""What a task has found in the data and keeps with the model, as JSON: thresholds, means and deviations."""
+"""Values that a task finds in the training data and keeps with the model, as JSON: thresholds, means, standard
+deviations."""
 
 
 ReadColumns = tuple[tuple[str, ...], np.ndarray]
-"""What columns of a table say: the names of the outputs, and the targets of the rows."""
+"""What was read from columns of a table: the names of the outputs, and the targets of the rows."""
 
 
 class BadCell(Exception):
-    """A cell of a table that cannot be read; the row counts from 0. Whoever has the file says which it is."""
+    """A cell of a table that cannot be read. Rows count from 0. The caller, who has the file, adds its name to the
+    message."""
 
     def __init__(self, column: str, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -43,110 +39,140 @@ class BadCell(Exception):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the outputs of a model mean."""
+    """The names of a model's outputs, and what else is needed to understand them."""
 
     names: tuple[str, ...] = ()
-    """Of the outputs, in order; empty where nobody has named them."""
+    """The names of the outputs, in order; empty if they are not known."""
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    """Words for names that are codes."""
+    """What a name stands for, in words, for names that are codes such as WordNet ids."""
     constants: Constants = field(default_factory=dict)
+    """What the task keeps with the model."""
 
     def named(self, index: int) -> tuple[str, str]:
-        """Gives an output's name and description; its number where it has no name."""
+        """Returns the name and the description of an output; its number stands for a name that is not known."""
         name = self.names[index] if self.names else str(index)
         return name, self.descriptions.get(name, "")
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What a check of a data set says of its targets."""
+    """The findings of a check of a data set (`vitrail data check`) about its targets."""
 
     balance: dict[str, dict[str, int]] = field(default_factory=dict)
-    """How many samples of each split have each name; empty where the names are not had or lacked."""
+    """How many samples of each split have each name: name -> split -> count. Empty if samples do not have names."""
     findings: dict[str, Any] = field(default_factory=dict)
-    """Keys of check.json that are the task's own."""
+    """Keys and values that the task adds to check.json."""
     lines: list[tuple[str, str]] = field(default_factory=list)
-    """What a terminal shows of it: (what, the finding)."""
+    """What a terminal shows: pairs of a heading and the finding."""
     tables: list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]] = field(default_factory=list)
-    """What the page shows of it: (title, what it is about, heads, rows)."""
+    """What the HTML page shows: (title, explanation, column heads, rows)."""
 
 
 @dataclass(frozen=True)
-class Audited:
-    """A split to be checked: ids and targets of its samples."""
+class CheckedSplit:
+    """A split of a data set that is checked: the ids and the targets of its samples."""
 
     ids: Sequence[str]
     targets: np.ndarray
 
 
 class Target(ABC):
-    """What a right answer is. Without torch."""
+    """Stores, reads, checks and compares right answers. Without torch."""
 
     precedence: ClassVar[int] = 100
-    """Which task's reading of a table's columns is tried first: the lower, the sooner."""
+    """The order in which tasks try to read the columns of a table: the lowest number tries first."""
     single_class: ClassVar[bool] = False
-    """Whether each sample has one class, or none, as `labels` gives it."""
+    """Whether each sample has one class or none, as `labels` returns it."""
     plural: ClassVar[str] = "classes"
-    """What the names are names of."""
+    """What the names of the outputs are names of, in the plural."""
     contents: ClassVar[str] = "labels"
-    """What the target of a sample is made of, in reports."""
+    """What a target consists of, in the plural, for reports."""
 
     @abstractmethod
     def unknown(self, count: int) -> np.ndarray:
-        """Makes the targets of so many samples that have none."""
+        """Makes the targets of `count` samples whose right answers are not known."""
 
     @abstractmethod
     def known(self, targets: np.ndarray) -> np.ndarray:
-        """Tells which samples have a target: bool [samples]."""
+        """Returns which samples have a target: bool [samples]."""
 
     @abstractmethod
     def strata(self, targets: np.ndarray) -> np.ndarray:
-        """Gives each sample a number, int64 [samples]; splits are cut so that each number keeps its share."""
+        """Assigns each sample to a group, int64 [samples]. A data set is split so that each group has its share in each
+        split."""
 
     @abstractmethod
     def text(self, target: np.ndarray, names: Sequence[str]) -> str:
-        """Writes one target so that it can be compared, whatever the order of the names; "" for none."""
+        """Writes one target as text that is equal for equal targets, whatever the order of the names; "" if it is not
+        known."""
 
-    @abstractmethod
     def reordered(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Translates targets to names in another order: the name at i stands at places[i] now, an int64 array."""
+        """Renumbers targets for another order of the names: output i becomes output `places[i]`.
+
+        Here targets have a column for each name, [samples, names]; a task with other targets overrides this.
+
+        Args:
+            targets: the targets in the old order.
+            places: int64 [names].
+        """
+        moved = np.empty_like(targets)
+        moved[:, places] = targets
+        return moved
 
     @abstractmethod
     def check_names(self, where: str, names: Sequence[str]) -> None:
-        """Refuses, with a UserError, names that cannot be learned."""
+        """Raises a UserError, which begins with `where`, if a model cannot learn these names."""
 
-    def from_columns(self, columns: Mapping[str, Sequence[str]], asked: bool = False) -> ReadColumns | None:
-        """Reads the columns of a table, name -> cells as text, "" for an empty one; None where they are another task's.
+    def from_columns(self, columns: Mapping[str, Sequence[str]], requested: bool = False) -> ReadColumns | None:
+        """Reads targets from columns of a table.
 
-        asked: whether the person has named this task; else only columns that leave no doubt are taken. A cell that
-        cannot be read among others that can is a BadCell.
+        Args:
+            columns: column name -> cells as text, "" for an empty cell.
+            requested: whether the user has named this task with --task. If not, only columns that leave no doubt are
+                read.
+
+        Returns:
+            The names of the outputs and the targets of the rows; None if the columns belong to another task.
+
+        Raises:
+            BadCell: for a cell that cannot be read, in a column whose other cells can.
         """
         return None
 
     def from_folders(self, folders: Sequence[Sequence[int]], names: Sequence[str]) -> np.ndarray | None:
-        """Makes targets of the class folders that each picture lies in, by their places among the names; None where a
-        picture cannot lie in several."""
+        """Makes targets from class folders.
+
+        Args:
+            folders: for each picture the indices, among `names`, of the folders that it lies in.
+            names: the names of the folders.
+
+        Returns:
+            The targets; None if a picture of this task cannot lie in several folders.
+        """
         return None
 
-    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
-        """Checks the targets of a data set, split by split."""
+    def audit(self, splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
+        """Checks the targets of a data set, given by split."""
         return Audit()
 
     def stored(self, target: np.ndarray) -> Any:
-        """Gives one target as JSON for the index of shards: short, and exact."""
+        """Returns one target as JSON for the index of a sharded data set: short, and without rounding."""
         raise NotImplementedError
 
     def restored(self, stored: Sequence[Any], outputs: int) -> np.ndarray:
-        """Makes targets of what `stored` gave; a ValueError where it cannot have been that. outputs: how many names
-        there are."""
+        """Makes targets from what `stored` returned for each sample. outputs: the number of names.
+
+        Raises:
+            ValueError: if `stored` cannot have returned it.
+        """
         raise NotImplementedError
 
     def document(self, target: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-        """Writes one target as JSON by name, for other programs that read shards."""
+        """Returns one target as JSON with names in place of numbers, for other programs that read shards."""
         raise NotImplementedError
 
     def collate(self, targets: np.ndarray) -> np.ndarray:
-        """Makes the array of a batch, which becomes a tensor, of the targets of its samples."""
+        """Joins the targets of a batch's samples into one array, which becomes a tensor."""
         return targets
 
     def constants(self, targets: np.ndarray) -> dict[str, Any]:
@@ -154,44 +180,47 @@ class Target(ABC):
         return {}
 
     def labels(self, targets: np.ndarray) -> np.ndarray:
-        """Gives the one class of every sample, int64, -1 for none; a UserError where that is not what is asked."""
+        """Returns the one class of each sample, int64 [samples], -1 for none; raises a UserError if samples are not of
+        one class."""
         raise UserError(
             "this data does not give each picture one class, which is what is needed here: give a folder of class "
             "folders, or another source of classes"
         )
 
     def counted(self, names: Sequence[str]) -> str:
-        """Counts the names for the person: "10 classes"."""
+        """Writes how many names there are, for the user: "10 classes"."""
         return f"{len(names)} {self.plural}"
 
     def fewer(self, names: Sequence[str], known: Sequence[str]) -> str:
-        """Says what it means that data has only some of the names that a model knows."""
+        """Writes what it means that the data has only `names` of the names that the model knows."""
         count = f"{len(names):,} of the model's {len(known):,} {self.plural}"
         return f"the data has {count}: it may still answer with any of them"
 
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What a loss is made of."""
+    """The settings that a task makes a loss from."""
 
     kind: str
-    """One of the task's losses."""
+    """One of the task's `Head.losses`."""
     outputs: int
+    """The number of the model's outputs."""
     weights: "Tensor | None" = None
-    """How much each output's samples count, as `Head.weights` gives them; None: all alike."""
+    """How much the samples of each output count, as `Head.weights` returns them: [outputs]. None: all alike."""
     smoothing: float = 0.0
-    """What soft targets have been smoothed by."""
+    """The label smoothing that soft targets were made with, from 0 to 1."""
     constants: Constants = field(default_factory=dict)
+    """What the task keeps with the model."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A linear map from features to outputs that was solved, not trained."""
+    """A linear head that was computed in closed form rather than trained step by step."""
 
     weight: "Tensor"  # float32 [outputs, width]
     bias: "Tensor"  # float32 [outputs]
     method: str
-    """How it was found, in words."""
+    """How it was computed, in words for the user."""
 
     def outputs(self, features: "Tensor") -> "Tensor":
         """Maps features [samples, width] to outputs [samples, outputs]."""
@@ -202,33 +231,40 @@ class Solved:
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features of samples, and their targets as a batch has them."""
+    """Features of samples, and the targets of the same samples as a batch has them."""
 
     features: "Tensor"  # float32 [samples, width]
     targets: "Tensor"  # [samples, ...]
 
 
 class Loss(ABC):
-    """A task's loss: called with outputs, targets and, where pictures were mixed, soft targets."""
+    """A task's loss. It is called with outputs, targets and, if pictures were mixed or labels smoothed, soft
+    targets."""
 
     @abstractmethod
     def __call__(self, outputs: "Tensor", targets: "Tensor", soft: "Tensor | None") -> "Tensor":
-        """Computes the mean over the batch, to be minimised."""
+        """Computes the mean loss over the batch.
+
+        Args:
+            outputs: what the model returned, [batch, outputs].
+            targets: the right answers, [batch, ...].
+            soft: the targets as `Head.soft_targets` makes them, mixed; None if the loss is to use `targets`.
+        """
 
     @abstractmethod
     def measures(self, outputs: "Tensor", targets: "Tensor") -> dict[str, float]:
-        """Computes what else is worth seeing of a training batch, by name, as sums over its samples."""
+        """Computes other numbers worth seeing of a training batch, by name, each summed over the samples."""
 
     def to(self, device: "torch.device") -> None:
-        """Moves what the loss keeps to where the outputs are; most keep nothing."""
+        """Moves the tensors that the loss holds to a device; most losses hold none."""
         return
 
 
 class Head(ABC):
-    """What is learned."""
+    """Makes the losses that a task is learned by, and heads in closed form."""
 
     losses: ClassVar[tuple[str, ...]]
-    """Their names; the first one is taken where none is asked for."""
+    """The names of the losses; the first is the default."""
 
     @abstractmethod
     def loss(self, settings: LossSettings) -> Loss:
@@ -236,329 +272,149 @@ class Head(ABC):
 
     @abstractmethod
     def soft_targets(self, targets: "Tensor", outputs: int, smoothing: float) -> "Tensor":
-        """Turns targets into float [batch, outputs], which can be mixed: mixup, cutmix, smoothing."""
+        """Turns targets into float [batch, outputs], which mixup, cutmix and label smoothing can blend."""
 
     def constants(self, kind: str) -> dict[str, Any]:
-        """Gives what has to be kept with a model that was trained by a loss, besides what its target found."""
+        """Returns what has to be kept with a model trained by a loss, besides what `Target.constants` found."""
         return {}
 
     def weights(self, targets: np.ndarray, outputs: int) -> np.ndarray:
-        """Computes float64 [outputs], so that rare ones count as much as common ones, from the training targets."""
+        """Computes how much the samples of each output count so that rare outputs count as much as common ones.
+
+        Args:
+            targets: the targets of the training samples.
+            outputs: the number of the model's outputs.
+
+        Returns:
+            float64 [outputs].
+        """
         raise UserError("--class-weights balanced is for classes, which this data does not have: leave it out")
 
     def weights_line(self, weights: np.ndarray, names: Sequence[str]) -> str:
-        """Tells the person what the weights are."""
+        """Writes the weights in a line for the user."""
         raise NotImplementedError
 
     def solve(self, train: FeatureSet, held_out: FeatureSet | None, settings: LossSettings) -> Solved:
-        """Solves a head in closed form on the features of a frozen model; held-out samples choose between methods."""
+        """Computes a head in closed form from the features of a frozen model.
+
+        Args:
+            train: the samples that it is computed from.
+            held_out: other samples, which choose between several methods; None if there are none.
+            settings: the loss that the head is to be good for.
+        """
         raise NotImplementedError
 
     def unsolvable(self, kind: str) -> str | None:
-        """Tells why there is no head in closed form for a loss, or None where there is one."""
+        """Returns why a loss has no head in closed form, or None if it has one."""
         return f"objective {kind} has no head in closed form"
 
 
 class Meter(ABC):
-    """Sums over samples: add batches, then read the result. What is said of results of its kind is here too.
-
-    meaning: of the model's outputs. places: the model's output for each name of the source, int64, where the two lists
-    of names differ; None where they are the same.
-    """
+    """Measures how good a model's answers are: add every batch, then read the result. It also writes results in
+    words."""
 
     headline: ClassVar[tuple[str, ...]]
-    """The keys that stand for a result, besides n, skipped and loss."""
+    """The keys of a result that sum it up, besides n, skipped and loss."""
     chosen_by: ClassVar[tuple[str, ...]]
-    """Those of them that `score` and `about` read."""
+    """The keys of `headline` that `score` and `about` read."""
 
     @abstractmethod
     def __init__(self, meaning: Meaning, places: np.ndarray | None = None) -> None:
+        """Makes an empty meter.
+
+        Args:
+            meaning: what the model's outputs stand for.
+            places: for each name of the source the index of the model's output, int64 [names]; None if both have the
+                same names in the same order.
+        """
         self.meaning, self.places = meaning, places
         self.n = self.skipped = 0
         self.kept: list[Any] = []
-        """A row for every sample, in order; the first of a row is the sample's id."""
+        """One row for each sample, in order; the first entry of a row is the sample's id."""
 
     @abstractmethod
     def add(self, ids: list[str], targets: "Tensor", outputs: "Tensor") -> None:
-        """Counts a batch."""
+        """Counts a batch: ids, targets [batch, ...] and the model's outputs [batch, outputs]."""
 
     @abstractmethod
     def merge(self, parts: Sequence[Any], ids: Sequence[str]) -> None:
-        """Takes over what several processes measured of one split, as if one had; `ids` are the split's, in order."""
+        """Takes over what several processes measured of one split, as if this meter had measured all of it.
+
+        Args:
+            parts: the meters of the processes.
+            ids: the ids of all samples of the split, in order.
+        """
 
     @abstractmethod
     def result(self) -> dict[str, Any]:
-        """Gives n, skipped, loss and the task's own numbers; shares are fractions of 1."""
+        """Returns n (samples measured), skipped (samples that could not be read), loss, and the task's own numbers.
+        Shares are fractions of 1."""
 
     @classmethod
     @abstractmethod
     def score(cls, result: Mapping[str, Any], balanced: bool = False) -> float:
-        """Gives the number to choose models by: the higher the better."""
+        """Returns the number that the best model is chosen by: the higher, the better.
+
+        Args:
+            result: what `result` returned.
+            balanced: whether every class is to count alike, however many samples it has.
+        """
 
     @classmethod
     @abstractmethod
     def words(cls, result: Mapping[str, Any]) -> str:
-        """Says a result in few words: "96.10%"."""
+        """Writes a result in a few words: "96.10%"."""
 
     @classmethod
     @abstractmethod
     def about(cls, result: Mapping[str, Any], split: str) -> str:
-        """Says a result with what it was measured on: "96.10% of 153 val images right"."""
+        """Writes a result with what it was measured on: "96.10% of 153 val images right"."""
 
     @classmethod
     @abstractmethod
     def summary(cls, result: Mapping[str, Any]) -> str:
-        """Says a result in few words that name the number: "accuracy 96.10%"."""
+        """Writes a result in a few words that name the number: "accuracy 96.10%"."""
 
     @classmethod
     @abstractmethod
     def lines(cls, result: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-        """Says a result in full, a line each; `names` has the words for the names of the outputs."""
+        """Writes a result in full, line by line. names: what to call each output, by its name."""
 
     def constants(self) -> dict[str, Any]:
-        """Finds what a model's answers should be given by, on the validation samples that were added."""
+        """Finds, from the validation samples that were added, what the model's answers depend on, such as
+        thresholds."""
         return {}
 
     def of_all(self, parts: "Sequence[Meter]", ids: Sequence[str]) -> "Meter":
-        """Merges into a new meter, with rows in the order of `ids`."""
+        """Merges the meters of several processes into a new one, with rows in the order of `ids`."""
         whole = type(self)(self.meaning, self.places)
         whole.merge(parts, ids)
         return whole
 
 
 def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names sorted: as numbers where all of them are (1, 2, ... 10), else as text."""
+    """Sorts class names: by value if all of them are whole numbers (1, 2, ... 10), else as text."""
     names = list(names)
     numbered = all(name.isascii() and name.isdigit() for name in names)
     return tuple(sorted(names, key=lambda name: (int(name) if numbered else 0, name)))
 
 
+def first_repeated(names: Sequence[str]) -> str | None:
+    """Returns the first name that occurs more than once; None if there is none."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def in_order(rows: list[Any], ids: Sequence[str]) -> list[Any]:
-    """Sorts rows by the place of their id, the first of each, among all ids."""
+    """Sorts rows, each beginning with a sample's id, into the order of `ids`."""
     place = {name: index for index, name in enumerate(ids)}
     return sorted(rows, key=lambda row: place[row[0]])
 
 
 def refuse_not_finite(ids: Sequence[str], outputs: "Tensor") -> None:
-    """Ends in a UserError that names the first sample whose outputs [batch, ...] are not all numbers."""
+    """Raises a UserError that names the first sample whose outputs [batch, ...] are not all finite."""
     finite = outputs.isfinite().flatten(1).all(dim=1)
     if not bool(finite.all()):
         raise UserError(
             f"{ids[int((~finite).nonzero()[0])]}: the model's outputs are not numbers (nan or infinite), so there "
             "is nothing to score; its weights are broken, or too large for their precision"
         )
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The first lines of a report."""
-
-    cards: list[tuple[str, str, str]]
-    """(a number, what it is, a CSS class or "")."""
-    lines: list[str]
-    """Sentences below them."""
-
-
-class Page(ABC):
-    """What reports show of a meter's numbers, as HTML, PNG and CSV.
-
-    names: what to call the outputs. samples: pixels of `chosen` samples, uint8 [rows, columns, channels], in order.
-    """
-
-    @abstractmethod
-    def __init__(self, meter: Any, names: Sequence[str], samples: Sequence[np.ndarray] = ()) -> None: ...
-
-    @staticmethod
-    @abstractmethod
-    def chosen(meter: Any) -> list[str]:
-        """Chooses the samples to show, by id: a fair choice, then the worst."""
-
-    @abstractmethod
-    def headline(self, result: Mapping[str, Any], brief: bool = False) -> Headline:
-        """Gives the first lines, but for loss and skipped samples; `result` has the `split` it was measured on."""
-
-    @abstractmethod
-    def training(self) -> list[str]:
-        """Gives the sections of a training's report."""
-
-    @abstractmethod
-    def evaluation(self) -> list[str]:
-        """Gives the sections of an evaluation's report."""
-
-    curves: ClassVar[Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]]
-    """Panels of a run's curves: title -> (what stands along the axis, the (kind of record, key) of each line). An axis
-    that ends in % shows fractions of 1 so."""
-    files: ClassVar[tuple[str, ...]]
-    """The names of all pictures there may be beside a page."""
-
-    @abstractmethod
-    def pictures(self, brief: bool = False) -> dict[str, bytes]:
-        """Draws the files that lie beside the page, PNG by name; `brief`: those of a training's report."""
-
-    @abstractmethod
-    def table(self) -> str:
-        """Writes predictions.csv: a row for every sample that was measured."""
-
-    @classmethod
-    def best(cls, records: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Says which validation of a run was the best; a record is a result with its `step`."""
-        return []
-
-
-UNKNOWN = "unknown"
-"""The answer where nothing is likely enough."""
-Row = dict[str, Any]
-"""What is told of one picture: `path`, `error` (None where it could be read), and the task's answer."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of answers."""
-
-    top: int = 5
-    """So many of the best, where a task ranks its answers."""
-    threshold: float | None = None
-    """The score from which an answer counts; None: the task's own."""
-
-
-PLAIN = Asked()
-"""What is asked where nobody says otherwise."""
-
-
-def check_threshold(threshold: float | None) -> None:
-    """Refuses what no score can be."""
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UserError(f"--threshold {threshold:g}: scores go from 0 to 1; give a number such as 0.6")
-
-
-def object_schema(properties: dict[str, Any]) -> dict[str, Any]:
-    """Makes the JSON schema of an object that has all of these properties."""
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-class Prediction(ABC):
-    """The answer to one picture, or why there is none."""
-
-    path: str | None
-    """None for a picture that came from memory."""
-    error: str | None
-
-    @abstractmethod
-    def to_json(self) -> Row:
-        """Returns path, error and the answer as JSON."""
-
-
-class Columns(ABC):
-    """How predictions become rows, and rows become lines of a table. Writers know no task, only these."""
-
-    @property
-    @abstractmethod
-    def names(self) -> Sequence[str]:
-        """The header of a .csv file; the first is `path`."""
-
-    @property
-    @abstractmethod
-    def given(self) -> str:
-        """What gives these columns and no others, such as "--top 5": for a file that has others."""
-
-    @abstractmethod
-    def row(self, prediction: Any) -> Row:
-        """Returns the row of one picture."""
-
-    @abstractmethod
-    def cells(self, row: Row) -> list[str]:
-        """Returns the row as text, a cell for each of `names`."""
-
-    @abstractmethod
-    def document(self, row: Row) -> Row:
-        """Returns the row as JSON gives it."""
-
-    @abstractmethod
-    def schema(self) -> "pyarrow.Schema":
-        """Returns the columns of a .parquet file, `path` among them."""
-
-    @abstractmethod
-    def lines(self, row: Row) -> list[str]:
-        """Returns what a terminal shows of the answer below the path, safe to print."""
-
-
-class Answer(ABC):
-    """From the model's output to what is told. Without torch."""
-
-    output: ClassVar[str]
-    """The name of the model's output in an exported file."""
-
-    @abstractmethod
-    def check(self, asked: Asked, meaning: Meaning) -> None:
-        """Refuses, with a UserError, what cannot be asked of such a model."""
-
-    @abstractmethod
-    def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: Asked
-    ) -> Prediction:
-        """Makes the answer to one picture of the model's output for it; `output` is None where there is an error."""
-
-    @abstractmethod
-    def columns(self, meaning: Meaning, asked: Asked) -> Columns:
-        """Returns how the answers of a model are written."""
-
-    @abstractmethod
-    def schema(self) -> dict[str, Any]:
-        """Returns JSON schemas, by key, of what `to_json` has besides path and error: for the server's description."""
-
-    def folders(self, meaning: Meaning, outputs: int) -> list[str]:
-        """Names the folders that pictures may be sorted into by their answers."""
-        raise UserError("--sort-into is for models that give each picture one class; this one does not")
-
-    def folder(self, prediction: Any, asked: Asked) -> str | None:
-        """Chooses the folder of one picture; None where it has no answer."""
-        raise NotImplementedError
-
-
-class Task:
-    """A task by its folder's name. Each of its files is imported when it is first asked for."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @cached_property
-    def target(self) -> Target:
-        """Opens target.py."""
-        return self._open("target")
-
-    @cached_property
-    def head(self) -> Head:
-        """Opens head.py, which imports torch."""
-        return self._open("head")
-
-    @cached_property
-    def meter(self) -> type[Meter]:
-        """Opens meter.py, which imports torch."""
-        return self._open("meter")
-
-    @cached_property
-    def answer(self) -> Answer:
-        """Opens answer.py."""
-        return self._open("answer")
-
-    @cached_property
-    def page(self) -> type[Page]:
-        """Opens page.py."""
-        return self._open("page")
-
-    def _open(self, file: str) -> Any:
-        return importlib.import_module(f"vitrail.tasks.{self.name}.{file}").PART
-
-
-def task_names() -> tuple[str, ...]:
-    """Lists the tasks there are: the folders beside this file."""
-    package = importlib.import_module("vitrail.tasks")
-    return tuple(sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg))
-
-
-@cache
-def task(name: str) -> Task:
-    """Opens a task by name."""
-    if name not in task_names():
-        raise UserError(f"there is no task {name!r}; there are {', '.join(task_names())}")
-    return Task(name)

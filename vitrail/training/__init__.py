@@ -1,1 +1,1 @@
-"""One loop, and what it needs: objectives, optimizer, schedule, snapshots, progress."""
+"""Training: one loop, and what it uses: objectives, optimizer, schedule, snapshots, progress."""

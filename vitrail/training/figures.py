@@ -1,7 +1,7 @@
-"""The pictures of a run: its curves, and what an objective has to show. Each function returns a PNG as bytes.
+"""Pictures of a run: its curves, and what an objective has learned. Each function returns a PNG as bytes.
 
-matplotlib is imported when a picture is drawn, and only its objects are used, never pyplot: nothing global is changed,
-so any thread may draw.
+matplotlib is imported when a picture is drawn, and pyplot is not used: nothing global is changed, so any thread may
+draw.
 """
 
 import math
@@ -15,10 +15,11 @@ from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, lay, png, s
 from vitrail.training.objectives.base import Illustration
 
 Record = dict[str, Any]
+"""A line of metrics.jsonl."""
 
 
 Curves = Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]
-"""Title -> (what stands along the axis, the (kind of record, key) of each line)."""
+"""Panels by title: (label of the vertical axis, the (kind of record, key) of each line)."""
 
 _WITHOUT_LABELS: Curves = {
     "Accuracy of patches": ("right colours, %", (("train", "accuracy"), ("val", "accuracy"))),
@@ -26,22 +27,22 @@ _WITHOUT_LABELS: Curves = {
     "Entropy of the teacher": ("share of the most there can be", (("train", "entropy"), ("val", "entropy"))),
     "Usage of the outputs": ("share of the most there can be", (("train", "usage"), ("val", "usage"))),
 }
+"""The panels of a run without labels, besides those of every run."""
 
 
 def curve_panels(records: Sequence[Record], theme: Theme = LIGHT, own: Curves = _WITHOUT_LABELS) -> dict[str, bytes]:
-    """Each panel alone, by its title: beside each other on a wide page, below each other on a phone. own: those of the
-    task; without a task, those of learning without labels."""
+    """Draws each panel as a picture of its own, by title. own: the panels of the task, besides those of every run."""
     pictures = {}
     for title, draw in _panels(records, own).items():
         figure = blank_figure(4.8, 3.5, theme)
-        # Known margins: to have them computed takes longer than to draw the picture.
+        # Fixed margins: matplotlib takes longer to compute them than to draw the picture.
         draw(figure.add_axes((0.17, 0.145, 0.78, 0.665)), theme)
         pictures[title] = png(figure)
     return pictures
 
 
 def _panels(records: Sequence[Record], own: Curves) -> dict[str, Callable[[Any, Theme], None]]:
-    """title -> what draws it, for those that have at least one value."""
+    """Returns functions that draw the panels, by title, for those that have a value to show."""
     content: Curves = {
         "Loss": ("loss", (("train", "loss"), ("val", "loss"))),
         **own,
@@ -61,6 +62,8 @@ def _panels(records: Sequence[Record], own: Curves) -> dict[str, Callable[[Any, 
 def _panel(
     title: str, label: str, lines: dict[str, tuple[np.ndarray, np.ndarray]], per_step: float | None
 ) -> Callable[[Any, Theme], None]:
+    """Makes a function that draws a panel. lines: kind of record -> (steps, values); per_step: epochs in a step."""
+
     def draw(axes: Any, theme: Theme) -> None:
         from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
@@ -95,8 +98,8 @@ def _panel(
 
 
 def illustration(shown: Illustration, theme: Theme = LIGHT) -> bytes:
-    """A grid: a row for each sample, a column for each thing shown of it, under its name. Where columns are few, two
-    samples stand beside each other."""
+    """Draws samples in rows, with a named column for each thing that is shown of them. If there are few columns, two
+    samples stand side by side."""
     count, side, edge, gap, head = len(shown.columns), 1.35, 0.08, 0.3, 0.34
     beside = 2 if count <= 4 and len(shown.rows) > 1 else 1
     lines, block = math.ceil(len(shown.rows) / beside), count * (side + edge) + edge
@@ -115,8 +118,10 @@ def illustration(shown: Illustration, theme: Theme = LIGHT) -> bytes:
 
 
 def _line(axes: Any, kind: str, steps: np.ndarray, values: np.ndarray, theme: Theme, steady: bool) -> None:
+    """Draws one line: validations with markers, training smoothed over its single records. steady: whether it needs no
+    smoothing."""
     if kind == "val":
-        # Marks as well as another colour: the two are told apart in grey too.
+        # Markers as well as another colour, so that the lines differ in grey too.
         axes.plot(steps, values, color=theme.val, linewidth=1.6, marker="o", markersize=4, label="validation", zorder=4)
         return
     smoothed = values if steady else smooth(values)
@@ -129,7 +134,7 @@ def _line(axes: Any, kind: str, steps: np.ndarray, values: np.ndarray, theme: Th
 
 
 def series(records: Sequence[Record], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, values) of one measure in order of steps, without what is missing or not finite."""
+    """Returns (steps, values) of one measure, in order of steps, without those that are missing or not finite."""
     pairs = [
         (record["step"], record[name])
         for record in records
@@ -140,7 +145,7 @@ def series(records: Sequence[Record], kind: str, name: str) -> tuple[np.ndarray,
 
 
 def epochs_per_step(records: Sequence[Record]) -> float | None:
-    """From the last record that knows its epoch; None where none does."""
+    """Returns how many epochs a step is, from the last record that has its epoch; None if none has."""
     for record in reversed(records):
         step, epoch = record.get("step"), record.get("epoch")
         if _number(step) and _number(epoch) and step > 0 and epoch > 0:
@@ -149,11 +154,13 @@ def epochs_per_step(records: Sequence[Record]) -> float | None:
 
 
 def _number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """The mean of a window around each value, so that nothing lags; fewer than 20 values are left alone."""
+    """Averages a window around each value, so that the curve does not lag; fewer than 20 values are returned
+    unchanged."""
     if len(values) < 20:
         return values
     half = max(2, len(values) // 30)
@@ -164,7 +171,7 @@ def smooth(values: np.ndarray) -> np.ndarray:
 
 
 def thin(steps: np.ndarray, values: np.ndarray, bins: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """At most the least and the most of each bin: a long run draws fast, and no spike is lost."""
+    """Keeps the smallest and the largest value of each bin: a long run is drawn fast, and no spike is lost."""
     if len(values) <= 2 * bins:
         return steps, values
     edges = np.linspace(0, len(values), bins + 1).astype(int)
@@ -176,5 +183,6 @@ def thin(steps: np.ndarray, values: np.ndarray, bins: int = 1000) -> tuple[np.nd
 
 
 def _spans_decades(lines: list[np.ndarray]) -> bool:
+    """Whether values are above 0 and differ by more than a factor of 30, so that a log scale shows them better."""
     values = np.concatenate(lines)
     return bool(values.min() > 0 and values.max() > 30 * values.min())

@@ -1,9 +1,9 @@
-"""What a person is told before the first step: what was assumed, on what data, which model, how many steps."""
+"""The lines a user reads before the first step: assumptions, data, model, number of steps."""
 
 from vitrail.config import ModelConfig, TrainConfig
 from vitrail.data import Source, Split
-from vitrail.data.ranges import measure as measure_values
-from vitrail.data.ranges import range_notes
+from vitrail.data.value_range import measure_range as measure_values
+from vitrail.data.value_range import range_notes
 from vitrail.models.build import Model
 from vitrail.models.cost import cost
 from vitrail.tasks import task
@@ -12,7 +12,7 @@ from vitrail.training.objectives import objective_class
 
 
 def introduction(config: TrainConfig, source: Source, model: Model, settings: LossSettings, place: str) -> list[str]:
-    """Gives the lines. settings: of the loss. place: where and how it is trained."""
+    """Returns the lines. settings: what the loss is made from; place: where and how the model is trained, in words."""
     asked = task(source.task)
     balance = [] if settings.weights is None else [asked.head.weights_line(settings.weights.numpy(), source.classes)]
     parts = ", ".join(f"{len(split)} {name}" for name, split in source.splits.items())
@@ -27,9 +27,10 @@ def introduction(config: TrainConfig, source: Source, model: Model, settings: Lo
 
 
 def _notes(config: TrainConfig, source: Source, model: Model) -> list[str]:
+    """Returns notes on the source, the model, a warm-up that is too long, and a head that has no closed form."""
     notes = [*source.notes, *model.card.notes]
     warmup, steps = config.schedule.warmup_steps, config.total_steps(len(source.split("train")))
-    if warmup >= steps > 1:  # as where a recipe for a million pictures meets a few hundred
+    if warmup >= steps > 1:  # as if a recipe for a million pictures is used for a few hundred
         notes.append(
             f"warm-up takes {warmup:,} steps and the run has {steps:,}: the learning rate stays below its peak; give a "
             f"shorter one, such as --schedule.warmup-steps {steps // 10}"
@@ -38,11 +39,13 @@ def _notes(config: TrainConfig, source: Source, model: Model) -> list[str]:
         return notes
     if (reason := obstacle(config, model)) is not None:
         return [*notes, f"{reason}: it begins at zero"]
-    return [line for line in notes if "the head is" not in line]  # it will not stay so
+    return [
+        line for line in notes if "the head is" not in line
+    ]  # the note that the head is new will not be true for long
 
 
 def obstacle(config: TrainConfig, model: Model) -> str | None:
-    """Tells why a head has no closed form, or None."""
+    """Returns why a head has no closed form, or None if it has one."""
     if not objective_class(config).labelled:
         return f"objective {config.objective} has no head in closed form"
     if getattr(model, "head_dist", None) is not None:
@@ -51,13 +54,14 @@ def obstacle(config: TrainConfig, model: Model) -> str | None:
 
 
 def _range_notes(config: TrainConfig, split: Split) -> list[str]:
+    """Returns notes on the range of stored pixel values."""
     limits = config.preprocessing.range
-    said = [f"range: stored values from {limits[0]:g} to {limits[1]:g} are taken as 0 to 1"] if limits else []
-    return [*said, *range_notes(measure_values(split, config.data.max_pixels), limits)]
+    lines = [f"range: stored values from {limits[0]:g} to {limits[1]:g} are taken as 0 to 1"] if limits else []
+    return [*lines, *range_notes(measure_values(split, config.data.max_pixels), limits)]
 
 
 def _shape(model: ModelConfig) -> str:
-    """A model that has no name, in few words."""
+    """Describes a model that has no name in a few words."""
     sizes = f"width {model.width}, depth {model.depth}, patch {model.patch_size}"
     if model.stages is None:
         return sizes

@@ -1,36 +1,32 @@
-"""Refuses a training that the machine's free memory cannot hold, before it begins."""
+"""Refuses a training that needs more memory than the machine has free, before it begins."""
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from vitrail.config import TrainConfig
-from vitrail.data.sizes import byte_count
 from vitrail.errors import UserError
+from vitrail.io.free_memory import VARIABLE, free_machine_memory
 from vitrail.models.cost import memory
-from vitrail.models.scale import scale
+from vitrail.models.cost_at_scale import scale
 from vitrail.training.objectives import objective_class
 
-VARIABLE = "VITRAIL_MEMORY"
-"""The environment variable that says how much memory there is, in place of what the machine says."""
 _MARGIN = 0.9
-"""What is advised takes at most this share of what is free."""
+"""The largest share of the free memory that a suggested change may need."""
 _PARTS = 4096
-"""A batch is not advised to be computed in more parts than this."""
+"""The largest number of parts that a batch is suggested to be computed in."""
 
 
 def check_memory(config: TrainConfig, device: torch.device, processes: int = 1) -> None:
-    """Raises a UserError where a step is planned to take more memory than is free, with the numbers and two remedies.
+    """Raises a UserError if a step needs more memory than is free, with both amounts and two remedies.
 
     Args:
-        config: The training.
-        device: Where it will run: the memory of the machine, or of a CUDA device.
-        processes: How many share every batch.
+        config: the training.
+        device: where it will run: the memory of the machine, or of a CUDA device, counts.
+        processes: how many processes share every batch.
     """
-    if config.freeze != "nothing":  # no activations are kept for a backbone that does not learn
+    if config.freeze != "nothing":  # a backbone that does not learn keeps no activations
         return
     free = free_memory(device)
     # Processes on one machine share its memory; each accelerator has its own.
@@ -51,7 +47,8 @@ def check_memory(config: TrainConfig, device: torch.device, processes: int = 1) 
 
 
 def planned(config: TrainConfig, processes: int = 1) -> int:
-    """Bytes of a step in each process, as `vitrail plan` counts them; patches that a model does not see count less."""
+    """Computes the bytes that a step needs in each process, counted as `vitrail plan` does, less what hidden patches
+    save."""
     batch, size = config.batch_size // processes // config.accumulate, 4 if config.precision == "float32" else 2
     parts = memory(config.model, batch, config.optimizer.name, size)
     if config.parallel == "fsdp" and processes > 1:
@@ -62,57 +59,22 @@ def planned(config: TrainConfig, processes: int = 1) -> int:
 def free_memory(
     device: torch.device, system: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Gives the bytes that can still be taken: of the machine, less where a control group (a container) has a limit, or
-    of a CUDA device; None where nothing tells.
+    """Returns the bytes that can still be used, of the machine or of a CUDA device; None if that is not known.
+
+    VITRAIL_MEMORY in the environment counts in place of both.
 
     Args:
-        device: Whose memory is meant.
-        system: Where the kernel tells of the machine and of this process.
-        groups: Where it tells of control groups.
+        device: whose memory is meant.
+        system: as for `free_machine_memory`.
+        groups: as for `free_machine_memory`.
     """
-    if given := os.environ.get(VARIABLE):
-        return byte_count(given, VARIABLE)
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type != "cpu":
-        return None
-    return min([*_of_machine(system), *_of_groups(system, groups)], default=None)
-
-
-def _of_machine(system: Path) -> Iterator[int]:
-    with suppress(OSError, ValueError, IndexError):
-        for line in (system / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                yield 1024 * int(line.split()[1])
-
-
-def _of_groups(system: Path, groups: Path) -> Iterator[int]:
-    """What the group of this process and each one above it have left. Cached files give way, and count as free."""
-    with suppress(OSError):
-        for line in (system / "self" / "cgroup").read_text().splitlines():
-            _, kinds, name = line.split(":", 2)
-            if kinds == "":
-                root, files = groups, ("memory.max", "memory.current", ("inactive_file ", "active_file "))
-            elif "memory" in kinds.split(","):
-                root = groups / "memory"
-                files = "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file ")
-            else:
-                continue
-            group = root / name.strip("/")
-            for each in (group, *group.parents):
-                if each.is_relative_to(root):
-                    yield from _left(each, *files)
-
-
-def _left(group: Path, limit: str, used: str, cached: tuple[str, ...]) -> Iterator[int]:
-    with suppress(OSError, ValueError):  # a group without a limit has no file of it, or says "max"
-        most, now = int((group / limit).read_text()), int((group / used).read_text())
-        lines = (group / "memory.stat").read_text().splitlines()
-        yield max(0, most - now + sum(int(line.split()[1]) for line in lines if line.startswith(cached)))
+    if device.type == "cpu" or os.environ.get(VARIABLE):
+        return free_machine_memory(system, groups)
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def _remedies(config: TrainConfig, processes: int, beside: int, free: int) -> list[str]:
-    """What would fit, by the same count, in the order of what changes least."""
+    """Lists flags with which the training fits, by the same count; first those that change the training least."""
 
     def fits(changed: TrainConfig) -> int:
         needed = beside * planned(changed, processes)

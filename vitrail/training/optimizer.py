@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import ModelConfig, OptimizerConfig
-from vitrail.training.distributed import whole
+from vitrail.training.distributed import gather_whole
 from vitrail.training.learner import PREFIX, Learner
 
 TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
+"""The beginnings of the names of learned tokens."""
 
 
 def decays(name: str, parameter: Tensor, config: ModelConfig) -> bool:
-    """Tells whether weight decay is for a parameter: matrices and kernels, not biases, norms, LayerScale, tokens; nor
-    positions, unless their kind says so."""
+    """Whether weight decay is applied to a parameter: to matrices and kernels, not to biases, norms, LayerScale and
+    tokens, and to positions only if their kind says so."""
     kind = config.position_kind
     if name in kind.tensors(config):
         return kind.decays
@@ -24,7 +25,8 @@ def decays(name: str, parameter: Tensor, config: ModelConfig) -> bool:
 
 
 def layer_of(name: str, config: ModelConfig) -> int:
-    """0 for the embedding, 1 ... depth for the blocks, depth + 1 for what follows them."""
+    """Returns the layer that a parameter belongs to: 0 for the embedding, 1 ... depth for the blocks, depth + 1 for
+    what follows."""
     if match := re.match(r"blocks\.(\d+)\.", name):
         return 1 + int(match[1])
     if config.family == "resnet":
@@ -34,9 +36,11 @@ def layer_of(name: str, config: ModelConfig) -> int:
     return 0 if embedding else config.depth + 1
 
 
-def build(learner: nn.Module | Learner, config: ModelConfig, settings: OptimizerConfig) -> torch.optim.Optimizer:
-    """One parameter group for each (decay or not, speed); a group's `lr_scale` multiplies the schedule. What is the
-    objective's own follows the blocks."""
+def build_optimizer(
+    learner: nn.Module | Learner, config: ModelConfig, settings: OptimizerConfig
+) -> torch.optim.Optimizer:
+    """Makes the optimizer. There is one parameter group for each pair of weight decay and `lr_scale`, which multiplies
+    the learning rate. Parameters of the objective count as following the last block."""
     last = config.depth + 1 if config.family == "vit" else 1 + len(config.stages or ())
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in learner.named_parameters():
@@ -55,10 +59,11 @@ def build(learner: nn.Module | Learner, config: ModelConfig, settings: Optimizer
 
 
 class DecoupledSGD(torch.optim.SGD):
-    """SGD whose weight decay shrinks the weights themselves, as AdamW's does, in place of adding to the gradient."""
+    """SGD whose weight decay shrinks the weights directly, as AdamW's does, and is not added to the gradient."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Shrinks the weights by weight decay, then takes a step of SGD."""
         decays = [group["weight_decay"] for group in self.param_groups]
         for group, decay in zip(self.param_groups, decays, strict=True):
             if decay:
@@ -71,12 +76,14 @@ class DecoupledSGD(torch.optim.SGD):
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets the learning rate of every group to `rate` times the group's `lr_scale`."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_scale"]
 
 
 class Average:
-    """Polyak's running average of the weights: it starts as a copy, and early on forgets faster than `decay`."""
+    """A running average of the weights. It begins as a copy of them, and in the first steps forgets faster than `decay`
+    says."""
 
     def __init__(self, learner: nn.Module | Learner, decay: float):
         self.decay = decay
@@ -84,7 +91,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, learner: nn.Module | Learner, step: int) -> None:
-        """After optimizer step number `step`, counted from 1."""
+        """Adds the weights after optimizer step number `step`, counted from 1, to the average."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
         now = learner.state_dict()
         averages, weights = list(self.weights.values()), [now[name] for name in self.weights]
@@ -92,5 +99,5 @@ class Average:
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale gradients down to a global norm; returns the norm they had."""
-    return whole(nn.utils.clip_grad_norm_(parameters, limit or float("inf")))
+    """Scales gradients down so that their norm is at most `limit` (0: no limit), and returns the norm they had."""
+    return gather_whole(nn.utils.clip_grad_norm_(parameters, limit or float("inf")))

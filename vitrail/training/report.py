@@ -1,7 +1,7 @@
-"""What a run leaves for a person: pictures, and one self-contained report.html.
+"""Writes what a run leaves for its user: pictures, and a self-contained report.html.
 
-Always curves.png; of a model with classes confusion.png and predictions.png; of one that learned without labels
-reconstruction.png or attention.png.
+There is always curves.png. A model with classes has confusion.png and predictions.png; one that learned without labels
+has reconstruction.png or attention.png.
 """
 
 import os
@@ -19,37 +19,39 @@ from vitrail.drawing.page import cards, page, picture, section, table, text
 from vitrail.drawing.plots import both, tiled
 from vitrail.drawing.results import STYLE, percent
 from vitrail.io.files import write_bytes
-from vitrail.tasks.base import Headline, Page
+from vitrail.tasks.pages import Headline, Page
 from vitrail.training.figures import curve_panels, illustration, series
 from vitrail.training.objectives.base import Illustration
 from vitrail.version import __version__
 
 REPORT = "report.html"
 _ILLUSTRATIONS = ("reconstruction.png", "attention.png")
-"""What objectives without labels leave."""
+"""Pictures that objectives without labels may draw."""
 _PACKAGES = ("torch", "numpy", "pillow", "matplotlib")
+"""The packages whose versions a report lists."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a report tells of a run."""
+class RunReport:
+    """The content of a run's report."""
 
     title: str
     config: dict[str, Any]
+    """The configuration, as nested dicts."""
     records: list[dict[str, Any]]
     """The lines of metrics.jsonl."""
     final: dict[str, Any]
-    """What was measured at the end, with the `split` it was measured on; empty where the run did not end."""
+    """What was measured at the end, and the `split` it was measured on; empty if the run did not end."""
     page: Page | None = None
-    """What the task shows of it; None of a run without labels."""
+    """The task's sections of the report; None for a run without labels."""
     notes: Sequence[str] = ()
+    """Notes to the user, one paragraph each."""
     shown: Illustration | None = None
-    """What an objective without labels has learned."""
+    """What an objective without labels has learned, in pictures."""
 
 
-def write_report(run: Path, told: Told) -> Path:
-    """Write the pictures and the page into the run folder; returns the page. Whatever is missing is left out, and said
-    where it matters."""
+def write_report(run: Path, told: RunReport) -> Path:
+    """Writes the pictures and the page into the run folder, and returns the page. What is missing is left out."""
     own = {} if told.page is None else {"own": told.page.curves}
     panels = both(lambda theme: curve_panels(told.records, theme, **own))
     write_bytes(run / "curves.png", tiled(list(panels[0].values())) if panels[0] else None)
@@ -75,7 +77,8 @@ def write_report(run: Path, told: Told) -> Path:
     return run / REPORT
 
 
-def _headline(told: Told) -> str:
+def _headline(told: RunReport) -> str:
+    """Writes the first lines: numbers in boxes and sentences below them."""
     records, final = told.records, told.final
     n, skipped, split = final.get("n"), final.get("skipped"), final.get("split", "")
     shown = told.page.headline(final, brief=True) if told.page is not None and final else Headline([], [])
@@ -100,8 +103,9 @@ def _headline(told: Told) -> str:
     return (cards(values) if values else "") + f'<p class="soft" style="margin-top:12px">{text(" ".join(lines))}</p>'
 
 
-def _best(told: Told) -> Iterator[str]:
-    """By the task's own measure; without labels by neighbours and the lowest loss."""
+def _best(told: RunReport) -> Iterator[str]:
+    """Writes which validation was the best: by the task's own measure, or without labels by neighbours and by the
+    lowest loss."""
     validations = [record for record in told.records if record.get("kind") == "val"]
     if told.page is not None:
         yield from told.page.best(validations)
@@ -117,26 +121,29 @@ def _best(told: Told) -> Iterator[str]:
 
 
 def _illustration(shown: Illustration | None, drawn: tuple[bytes, bytes] | None) -> str:
+    """Writes the section with the objective's pictures."""
     if shown is None or drawn is None:
         return ""
     inner = f'<div class="heat" style="max-width:900px">{picture(*drawn, shown.title)}</div>'
     return section(shown.title, inner, shown.about)
 
 
-def _next(run: Path, told: Told) -> str:
+def _next(run: Path, told: RunReport) -> str:
+    """Writes the section with commands that use the model."""
     folder = shlex.quote(str(run))
     data = told.config.get("data")
     source = data.get("source") if isinstance(data, dict) else None
     headless = told.page is None and bool(told.final)
     if headless and told.final.get("knn_top1") is None:
-        source = None  # no labels: it cannot be fine-tuned on
-    verb = "finetune" if headless else "evaluate"  # without classes there is nothing to evaluate yet
+        source = None  # data without labels cannot be fine-tuned on
+    verb = "finetune" if headless else "evaluate"  # a model without a head cannot be evaluated
     lines = [f"vitrail {verb} {folder} --data {shlex.quote(str(source))}"] if source else []
     lines.append(f"vitrail finetune {folder} --data FOLDER_OF_PHOTOS")
     return section("Use the model", "".join(f"<pre><code>{text(line)}</code></pre>" for line in lines))
 
 
 def _curves(light: dict[str, bytes], dark: dict[str, bytes]) -> str:
+    """Writes the section with the curves. light, dark: PNG by title."""
     if not light:
         return section("Curves", "<p>Nothing was recorded: metrics.jsonl is empty or holds no measures.</p>")
     panels = "".join(picture(light[name], dark[name], f"{name} by step") for name in light)
@@ -144,7 +151,7 @@ def _curves(light: dict[str, bytes], dark: dict[str, bytes]) -> str:
 
 
 def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    """(dotted name, value), as the flags of the command line are spelled."""
+    """Yields (dotted name, value) of nested dicts, as the flags of the command line are written."""
     for name, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{before}{name}.")
@@ -163,7 +170,7 @@ def _configuration(config: dict[str, Any]) -> str:
 def _versions() -> str:
     rows = [("vitrail", __version__), ("Python", platform.python_version())]
     for name in _PACKAGES:
-        # Read from what is installed: a report has no need to import torch.
+        # Read from the installed packages' metadata, so that torch need not be imported.
         try:
             rows.append((name, version(name)))
         except PackageNotFoundError:

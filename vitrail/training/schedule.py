@@ -1,4 +1,4 @@
-"""The learning rate of a step: a pure function, so that resuming needs no state."""
+"""Computes the learning rate of a step. It is a pure function, so resuming needs no state."""
 
 import math
 
@@ -6,7 +6,8 @@ from vitrail.config import OptimizerConfig, ScheduleConfig
 
 
 def learning_rate(step: int, total: int, optimizer: OptimizerConfig, schedule: ScheduleConfig) -> float:
-    """Of step 0 ... total - 1. Warm-up rises linearly and reaches the peak at its last step."""
+    """Computes the learning rate of a step, which counts from 0 to `total` - 1. The last step of the warm-up has the
+    peak rate."""
     peak, end, warmup = optimizer.lr, schedule.final_lr, min(schedule.warmup_steps, total)
     if step < warmup:
         return peak * (step + 1) / warmup

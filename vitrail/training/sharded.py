@@ -1,8 +1,8 @@
 """Snapshots that several processes write together, by torch.distributed.checkpoint.
 
-Each process writes its share of the tensors as a safetensors file, which says which part of each tensor it holds, so
-any number of processes can read them. The format has no pickle, unlike torch's own. Training goes on meanwhile: a copy
-is taken, and a thread writes it. The folder, its checksums and its renaming are those of `snapshots.py`.
+Each process writes its part of the tensors to a safetensors file, which says what part of each tensor it holds, so that
+any number of processes can read them. Unlike torch's own format it has no pickle. Training goes on meanwhile: a thread
+writes a copy. The folder, its checksums and its renaming are those of `snapshots.py`.
 """
 
 import shutil
@@ -23,34 +23,36 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from vitrail.errors import UserError
-from vitrail.processes import Processes
+from vitrail.process_group import ProcessGroup
 from vitrail.training import snapshots
-from vitrail.training.snapshots import Progress
+from vitrail.training.snapshots import RunProgress
 
 
-class Writer:
-    """Writes one snapshot at a time in the background, all processes together."""
+class SnapshotWriter:
+    """Writes snapshots in the background, one at a time, all processes together."""
 
-    def __init__(self, folder: Path, processes: Processes):
+    def __init__(self, folder: Path, processes: ProcessGroup):
         self.folder, self.processes = folder, processes
-        # A group of its own: what the thread says must not get between what the training says.
+        # The thread has a process group of its own, so that its messages do not mix with those of the training.
         self.group: Any = dist.new_group(backend="gloo")
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="vitrail-snapshot")
         self.writing: Future[None] | None = None
 
-    def begin(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
-        """Take a copy and return; what failed in the write before is said now."""
+    def begin(self, progress: RunProgress, tensors: dict[str, Tensor]) -> None:
+        """Copies the tensors, starts writing the copy, and returns. If the write before has failed, that is raised
+        now."""
         self.wait()
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         self.writing = self.pool.submit(self._write, replace(progress), copied)
 
     def wait(self) -> None:
-        """Until the snapshot that is being written is whole in every process's eyes."""
+        """Waits until the snapshot that is being written is complete in every process; raises in all if it failed in
+        one."""
         if (writing := self.writing) is not None:
             self.writing = None
-            self.processes.all_or_none(writing.result)
+            self.processes.run_on_all(writing.result)
 
-    def _write(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
+    def _write(self, progress: RunProgress, tensors: dict[str, Tensor]) -> None:
         final = self.folder / snapshots.name_of(progress)
         temporary = self.folder / f".{final.name}.shared"
         try:
@@ -59,14 +61,14 @@ class Writer:
                 warnings.simplefilter("ignore")
                 writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
                 save(tensors, storage_writer=writer, process_group=self.group)
-            self._first(lambda: snapshots.finish(temporary, final, progress))
+            self._first(lambda: snapshots.finish_snapshot(temporary, final, progress))
         except (OSError, SafetensorError, CheckpointException) as error:
             if self.processes.first:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise snapshots.not_written(final, error) from error
 
     def _first(self, action: Callable[[], Any]) -> None:
-        """By the first process, while the others wait; its failure is theirs."""
+        """Runs an action in the first process while the others wait; raises in all if it failed."""
         failure = None
         if self.processes.first:
             try:
@@ -80,15 +82,23 @@ class Writer:
 
 
 def read_whole(snapshot: Path) -> dict[str, Tensor]:
-    """Every tensor put together, in this process alone."""
+    """Reads every tensor of a snapshot whole, in this process alone."""
     tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in _described(snapshot).items()}
     _fill(snapshot, tensors, alone=True)
     return tensors
 
 
 def read_into(snapshot: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Read into tensors that are there: of one that the processes have in parts, each reads its own. What the optimizer
-    had not begun with then is left out."""
+    """Reads a snapshot into existing tensors; of a tensor that each process holds a part of, each reads its own part.
+
+    States of the optimizer that the snapshot does not have are left out, since the optimizer had not made them then.
+
+    Returns:
+        The tensors that were read.
+
+    Raises:
+        UserError: if the snapshot lacks another tensor.
+    """
     there = _described(snapshot)
     chosen = {name: each for name, each in tensors.items() if name in there or not name.startswith("optimizer.")}
     if lacking := sorted(chosen.keys() - there.keys()):
@@ -98,11 +108,13 @@ def read_into(snapshot: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _described(snapshot: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Returns shape and type of the tensors of a snapshot, by name."""
     described: dict[str, Any] = HuggingFaceStorageReader(str(snapshot)).read_metadata().state_dict_metadata
     return {name: (each.size, each.properties.dtype) for name, each in described.items()}
 
 
 def _fill(snapshot: Path, tensors: dict[str, Tensor], alone: bool) -> None:
+    """Reads a snapshot into tensors. alone: whether this process reads without the others."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""How well an objective without labels does on samples it does not learn from: the same masks every time."""
+"""Measures an objective without labels on samples that it does not learn from, with the same masks every time."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from vitrail.training.loop import step_seed
 from vitrail.training.objectives.base import Illustration, Objective
 
 _RANK = -1
-"""In the place of a process's number: masks of validation are none of training's."""
+"""Stands in the seed for the number of a process, so that masks of validation are none of those of training."""
 
 
 @torch.no_grad()
-def measure(
+def validate(
     objective: Objective, model: Model, batches: Iterable[Batch], device: torch.device, seed: int
 ) -> dict[str, Any]:
-    """n, skipped, the mean loss and the means of what else the objective measures."""
+    """Computes n, skipped, the mean loss, and the means of the objective's other measures."""
     n = skipped = 0
     sums: dict[str, float] = {}
     with _still(objective, model, device):
@@ -38,7 +38,7 @@ def measure(
 def illustrate(
     objective: Objective, model: Model, batch: Batch, device: torch.device, seed: int
 ) -> Illustration | None:
-    """What the objective has to show of these samples."""
+    """Draws what the objective has learned on these samples; None if it has nothing to show."""
     with _still(objective, model, device):
         torch.manual_seed(step_seed(seed, 0, _RANK))
         return objective.illustrate(model, batch.to(device))
@@ -46,7 +46,7 @@ def illustrate(
 
 @contextmanager
 def _still(objective: Objective, model: Model, device: torch.device) -> Iterator[None]:
-    """Nothing is dropped, and the random numbers of whoever called go on as if nothing had been drawn."""
+    """Puts model and objective into evaluation mode, and restores mode and random state at the end."""
     before = model.training, objective.training
     model.eval()
     objective.eval()

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from vitrail.errors import UserError
-from vitrail.inference.engines.facts import Facts
+from vitrail.inference.engines.facts import ExportMetadata
 from vitrail.inference.jobs.predictions import PredictionRows
-from vitrail.tasks.base import Asked, Meaning
-from vitrail.tasks.classification.answer import PART, ClassColumns, Guess, Prediction
+from vitrail.tasks.answers import AnswerOptions, Guess
+from vitrail.tasks.base import Meaning
+from vitrail.tasks.classification.answer import PART, ClassColumns, Prediction
 
 
 def most_likely(logits: np.ndarray, top: int) -> tuple[Guess, ...]:
     meaning = Meaning(("a", "b", "c"), {"a": "the first"})
-    return PART.prediction(None, logits, None, meaning, Asked(top)).top
+    return PART.prediction(None, logits, None, meaning, AnswerOptions(top)).top
 
 
 def test_scores_are_a_softmax_in_double_precision_and_ties_go_to_the_earlier_class():
@@ -53,14 +54,14 @@ def test_a_threshold_adds_a_label_to_rows_columns_and_schema():
 
 
 def test_descriptions_have_columns_where_a_model_has_any(model):
-    facts = Facts.of(model.config, model.card)
-    assert "description1" in PredictionRows(Asked(1)).columns(facts).names
-    bare = Facts(facts.config, facts.preprocessing, facts.label_names)
-    assert "description1" not in PredictionRows(Asked(1)).columns(bare).names
+    facts = ExportMetadata.of(model.config, model.card)
+    assert "description1" in PredictionRows(AnswerOptions(1)).columns(facts).names
+    bare = ExportMetadata(facts.config, facts.preprocessing, facts.label_names)
+    assert "description1" not in PredictionRows(AnswerOptions(1)).columns(bare).names
 
 
 def test_what_no_score_can_be_is_refused():
     with pytest.raises(UserError, match="--top must be at least 1"):
-        PART.check(Asked(top=0), Meaning())
+        PART.check(AnswerOptions(top=0), Meaning())
     with pytest.raises(UserError, match="--threshold 60"):
-        PART.check(Asked(threshold=60), Meaning())
+        PART.check(AnswerOptions(threshold=60), Meaning())

@@ -5,9 +5,9 @@ import subprocess
 import pytest
 
 from tests.inference.conftest import encoded
-from vitrail.data.inputs import find
+from vitrail.data.inputs import find_pictures
 from vitrail.errors import UserError
-from vitrail.inference.jobs.job import Observer, Progress, _first, stream
+from vitrail.inference.jobs.job import JobProgress, Observer, _first, stream
 from vitrail.inference.jobs.writers import Seen
 
 
@@ -18,14 +18,14 @@ def test_archives_are_not_read_to_count_them(tmp_path):
         (photos / f"{place:02d}.png").write_bytes(encoded(place, rows=8, columns=8))
     subprocess.run(["tar", "-cf", tmp_path / "photos.tar", "-C", tmp_path, "photos"], check=True)
     loose = sorted(map(str, photos.iterdir()))[:3]
-    inputs = find([*loose, tmp_path / "photos.tar"])
+    inputs = find_pictures([*loose, tmp_path / "photos.tar"])
     assert len(_first(inputs, 2000)) == 4
     assert len(list(inputs)) == 39
-    assert len(_first(find([photos]), 2000)) == 40
+    assert len(_first(find_pictures([photos]), 2000)) == 40
 
 
 def test_processes_side_by_side_take_as_long_as_the_slowest():
-    done = Progress.of_all([Progress(30, 1, 10.0), Progress(10, 0, 4.0)])
+    done = JobProgress.of_all([JobProgress(30, 1, 10.0), JobProgress(10, 0, 4.0)])
     assert (done.n, done.errors, done.seconds) == (40, 1, 10.0)
     assert done.speed == 4.0
 
@@ -42,7 +42,7 @@ class Log(Observer):
     def close(self, finished: bool) -> None:
         self.said.append(f"close {finished}")
 
-    def advanced(self, progress: Progress) -> None:
+    def advanced(self, progress: JobProgress) -> None:
         self.said.append(f"{progress.n} done, {progress.errors} bad")
 
     def ended(self) -> None:

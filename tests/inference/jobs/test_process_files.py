@@ -12,7 +12,7 @@ from vitrail.errors import UserError
 from vitrail.inference.jobs import parquet, process_files
 from vitrail.inference.jobs.embeddings import EmbeddingColumns
 from vitrail.inference.jobs.outputs import open_writer
-from vitrail.inference.jobs.writers import prepare, processes_folder
+from vitrail.inference.jobs.writers import prepare_output, processes_folder
 
 WANTED = {each["path"]: each for each in rows(23)}
 INPUTS = [Input(path, lambda: b"") for path in WANTED]
@@ -50,7 +50,7 @@ def work(out, count, stops, opened=predictions, wanted=None, inputs=None):
         done.append(own.rows)
     process_files.check_visible(out, count)
     if all(stop is None for stop in stops):
-        process_files.join(out, done)
+        process_files.join_process_files(out, done)
 
 
 def alone(out, opened=predictions, wanted=None):
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_seen_is_said(tmp_path):
     ):
         process_files.check_visible(out, 2, patience=0)
     with pytest.raises(UserError, match="what process 1 writes cannot be seen"):
-        process_files.join(out, [1, 2])
+        process_files.join_process_files(out, [1, 2])
     assert not out.exists()
 
 
@@ -175,8 +175,8 @@ def test_unfinished_files_are_not_written_over_unasked(tmp_path):
     out = tmp_path / "out.csv"
     work(out, 2, [1])
     with pytest.raises(UserError, match=r"out.csv.processes: exists already; give --resume .* or --overwrite"):
-        prepare(out, resume=False, overwrite=False)
-    prepare(out, resume=False, overwrite=True)
+        prepare_output(out, resume=False, overwrite=False)
+    prepare_output(out, resume=False, overwrite=True)
     assert not list(tmp_path.iterdir())
 
 

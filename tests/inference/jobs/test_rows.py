@@ -82,7 +82,7 @@ def test_rows_of_another_kind_are_written_resumed_and_joined(tmp_path, ending):
         own.write([row for row in ROWS if row["path"] in taken])
         own.close(True)
         counts.append(own.rows)
-    process_files.join(out, counts)
+    process_files.join_process_files(out, counts)
     assert read(out) == EXPECTED[ending]
 
 

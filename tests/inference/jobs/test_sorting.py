@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.data.inputs import Input, find
+from vitrail.data.inputs import Input, find_pictures
 from vitrail.errors import UserError
-from vitrail.inference.jobs.sorting import Sorter, _moved, check_folder, folder_names, safe_name
+from vitrail.inference.jobs.sorting import Sorter, _moved, check_sorting_folder, folder_names, safe_name
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_a_folder_inside_what_is_read_is_refused(tmp_path, monkeypatch):
         ("sorted", ["."]),
     ):
         with pytest.raises(UserError, match=r"lies inside .*, which is read"):
-            check_folder(Path(folder), paths)
+            check_sorting_folder(Path(folder), paths)
     for folder, paths in (
         ("sorted", ["photos", "*.jpg", "photos/**/*.jpg", "-"]),
         ("photos/sorted", ["photos/*.jpg"]),
         ("photos2", ["photos"]),
     ):
-        check_folder(Path(folder), paths)
+        check_sorting_folder(Path(folder), paths)
 
 
 def test_where_there_are_no_hard_links_it_still_never_writes_over(tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_what_cannot_be_written_names_the_picture(tmp_path):
     (tmp_path / "sorted").mkdir()
     (tmp_path / "sorted/dark").write_text("a file in the way")
     with pytest.raises(UserError, match=r"1\.png: cannot be put into .*sorted/dark"):
-        Sorter(tmp_path / "sorted", ["dark"]).put(next(find([photo])), "dark")
+        Sorter(tmp_path / "sorted", ["dark"]).put(next(find_pictures([photo])), "dark")
     gone = Input(str(tmp_path / "gone.png"), lambda: b"")
     with pytest.raises(UserError, match=r"gone\.png: cannot be put into"):
         Sorter(tmp_path / "other", ["dark"]).put(gone, "dark")

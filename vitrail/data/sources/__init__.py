@@ -1,4 +1,4 @@
-"""Where samples come from: one interface (`base.py`), one file a format, `open_source` to tell them apart."""
+"""Sources of samples: one interface (`base.py`), one module for each format, and `open_source`, which recognises it."""
 
 import difflib
 import glob
@@ -14,9 +14,9 @@ from vitrail.data.sources.base import UNLABELLED, Sample, Source, SourceKind, Sp
 from vitrail.data.sources.classes import match_classes
 from vitrail.data.sources.folder import files_split, open_images
 from vitrail.data.sources.listing import expand_braces
-from vitrail.data.sources.places import LocalPlace
 from vitrail.data.sources.splits import stratified_split
-from vitrail.data.sources.stored import is_url
+from vitrail.data.sources.storage.files import is_url
+from vitrail.data.sources.storage.folders import LocalFolder
 from vitrail.errors import UserError
 from vitrail.tasks import task as open_task
 
@@ -33,9 +33,11 @@ __all__ = [
 ]
 
 _EMBEDDED = ("digits", "mnist5k")
+"""The names of data that installed packages contain."""
 SOURCE_KINDS = ("table.TableFile", "coco.Coco", "cifar.CifarFolder", "idx.IdxFolder")
-"""The kinds of files and folders that are recognised by a glance, each as file and class; the first that recognises a
-path opens it. What none does is shards, or images."""
+"""The module and class of each format that is recognised quickly. The first that recognises a path opens it; a path
+that none recognises is taken for shards or images."""
+# Endings of archives that have to be unpacked first.
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.xz", ".tar.bz2", ".7z", ".rar")
 
 
@@ -47,8 +49,20 @@ def open_source(
     test_fraction: float = 0.1,
     task: str | None = None,
 ) -> Source:
-    """Recognise and open a source; splits that it does not have are cut by `split_seed`, stratified. task: what it is
-    taken to answer, where it could be more than one thing; a UserError where it cannot be that."""
+    """Recognises the format of a source and opens it.
+
+    Splits that it does not have are made of random samples, with every class in its proportion.
+
+    Args:
+        src: The name or path of the source.
+        split_seed: The seed by which splits are made.
+        val_fraction: The fraction of the samples for a validation split.
+        test_fraction: The fraction of the samples for a test split.
+        task: The task that the source is for, if its data could be for several; None to take the task they show.
+
+    Raises:
+        UserError: If there is no such source, it cannot be read, or it is not for that task.
+    """
     source = _open(str(src), SplitRule(split_seed, val_fraction, test_fraction), task)
     if task is not None and task != source.task:
         open_task(task)
@@ -57,6 +71,7 @@ def open_source(
 
 
 def _open(text: str, rule: SplitRule, task: str | None) -> Source:
+    """Opens a source of any format. task: the one that the user named, if any."""
     if text in _EMBEDDED:
         from vitrail.data.sources.embedded import open_embedded
 
@@ -84,7 +99,7 @@ def _open(text: str, rule: SplitRule, task: str | None) -> Source:
 
 
 def open_data(config: DataConfig) -> Source:
-    """The source that a configuration describes."""
+    """Opens the source that a configuration describes, with the sizes of its splits reduced as it says."""
     source = open_source(
         config.source,
         split_seed=config.split_seed,
@@ -100,20 +115,31 @@ def open_data(config: DataConfig) -> Source:
 
 
 def with_dev(source: Source, fraction: float, seed: int) -> Source:
-    """The source with a split `dev`, cut from training, where its `val` is the last one and will be reported: what is
-    reported must not be chosen by."""
+    """Adds a split `dev`, taken from the training split, to a source that has a `val` and no `test`.
+
+    The result of such a source is reported on `val`, so settings must be chosen on other samples. Other sources are
+    returned as they are.
+
+    Args:
+        source: The data.
+        fraction: The fraction of the training split for `dev`.
+        seed: The seed by which it is chosen.
+    """
     if "val" not in source.splits or "test" in source.splits or "train" not in source.splits or not fraction:
         return source
-    whole = source.split("train")
-    parts = stratified_split(whole.ids, whole.strata, {"dev": fraction}, seed)
+    train = source.split("train")
+    parts = stratified_split(train.ids, train.strata, {"dev": fraction}, seed)
     if not len(parts["dev"]):
         return source
-    cut = {name: whole.subset(parts[name], name) for name in ("train", "dev")}
+    cut = {name: train.subset(parts[name], name) for name in ("train", "dev")}
     return replace(source, splits={**cut, "val": source.splits["val"]}, made_splits=(*source.made_splits, "dev"))
 
 
 def _with_fewer(source: Source, part: str, size: int, seed: int) -> Source:
-    """The source with `size` samples of one split, every class in its proportion."""
+    """Reduces one split of a source to `size` samples, with every class in its proportion.
+
+    Raises UserError if the split has fewer samples, or a class would lose all of them.
+    """
     split = source.split(part)
     if size > len(split):
         raise UserError(f"{source.name}: its split {part} has {len(split)} samples, fewer than data.{part}-size {size}")
@@ -133,7 +159,7 @@ def _source_kinds() -> Iterator[SourceKind]:
 
 
 def _choices() -> str:
-    """Lists what a source can be."""
+    """Lists everything that a source can be, in words for a message."""
     kinds = ", ".join(kind.words for kind in _source_kinds())
     return (
         "digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, "
@@ -144,22 +170,23 @@ def _choices() -> str:
 def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
     from vitrail.data.sources.folder import open_folder
 
-    # An index whose shards are all gone is still one, and says which are missing.
+    # A folder with an index but no shards is opened as shards too, so that the error names the missing ones.
     if _holds(path, ".tar") or _is_shard_index(path / "index.parquet"):
         from vitrail.data.sources.shards import open_shards
 
-        return open_shards(str(path), LocalPlace(path), None, rule)
+        return open_shards(str(path), LocalFolder(path), None, rule)
     if _holds(path, ".parquet"):
         return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
     return open_folder(path, rule, task)
 
 
 def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
+    """Opens .tar or .parquet files below `root`. Raises UserError, with a remedy, if they are something else."""
     files = [file for file in files if not file.name.startswith(".") and file.is_file()]
     suffixes = {file.suffix.lower() for file in files}
     if suffixes in ({".tar"}, {".parquet"}):
         names = [file.relative_to(root).as_posix() for file in files]
-        return _open_sharded(name, LocalPlace(root, globbed=True), names, rule)
+        return _open_sharded(name, LocalFolder(root, globbed=True), names, rule)
     first = next((file for file in files if file.suffix.lower() not in (".tar", ".parquet")), files[0])
     if first.name.lower().endswith(_ARCHIVES):
         raise UserError(f"{first} is an archive: unpack it and give the folder")
@@ -168,8 +195,8 @@ def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> So
     raise UserError(f"{first} is not a source; give one of: {_choices()}")
 
 
-def _open_sharded(name: str, place: LocalPlace, names: list[str], rule: SplitRule) -> Source:
-    """Files that all end in .tar, or all in .parquet."""
+def _open_sharded(name: str, place: LocalFolder, names: list[str], rule: SplitRule) -> Source:
+    """Opens files that all end in .tar, or all in .parquet."""
     if names[0].lower().endswith(".tar"):
         from vitrail.data.sources.shards import open_shards
 
@@ -180,6 +207,7 @@ def _open_sharded(name: str, place: LocalPlace, names: list[str], rule: SplitRul
 
 
 def _open_glob(pattern: Path, rule: SplitRule) -> Source:
+    """Opens the files that match a pattern: images without classes, shards or parquet files."""
     files = sorted({Path(found) for each in expand_braces(str(pattern)) for found in glob.glob(each, recursive=True)})  # noqa: PTH207
     files = [file for file in files if file.is_file() and not file.name.startswith(".")]
     if not files:
@@ -192,6 +220,7 @@ def _open_glob(pattern: Path, rule: SplitRule) -> Source:
 
 
 def _is_shard_index(file: Path) -> bool:
+    """Tells whether a file exists and is an index of shards."""
     if not file.is_file():
         return False
     from vitrail.data.sources.shard_index import recognise
@@ -200,7 +229,10 @@ def _is_shard_index(file: Path) -> bool:
 
 
 def _holds(folder: Path, suffix: str, depth: int = 2) -> bool:
-    """Whether such files lie here or up to two folders down. A look at a few files a folder is enough."""
+    """Tells whether files with this ending are in a folder or up to `depth` folders below it.
+
+    Only the first 50 files and 20 subfolders of each folder are looked at, which is enough for folders of one kind.
+    """
     seen, folders = 0, []
     with os.scandir(folder) as entries:
         for entry in entries:

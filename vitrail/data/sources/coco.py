@@ -1,35 +1,41 @@
-"""COCO JSON: the categories that are marked in a picture are its labels."""
+"""COCO JSON as data for multilabel classification: the labels of a picture are the categories annotated in it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.splits import split_named
 from vitrail.errors import UserError
+from vitrail.io.documents import read_document
 
 TASK = "multilabel"
+"""The task that such data are for."""
 _PREFIX = "instances_"
+"""The beginning of the names of annotation files; the rest is the name of the split."""
+_LARGEST = 2 * 2**30
+"""The largest file of annotations that is read, in bytes; that of COCO's training images has 450 MB."""
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What one file says: the pictures by id, and which categories are marked in each."""
+    """The content of one file of annotations."""
 
     path: Path
     files: dict[int, str]
-    """File names by the ids of the pictures."""
+    """The file names of the pictures by their ids."""
     categories: dict[int, str]
-    """Names by their ids, in the order of those: they have gaps."""
+    """The names of the categories by their ids, sorted by id; the ids may have gaps."""
     marked: list[tuple[int, int]]
-    """(picture, category) of each annotation."""
+    """(id of the picture, id of the category) of each annotation."""
 
 
 class Coco(SourceKind):
+    """A file of COCO JSON or a folder with some."""
+
     words = "COCO JSON or its folder"
 
     def recognises(self, path: Path) -> bool:
@@ -40,12 +46,15 @@ class Coco(SourceKind):
 
 
 def annotations(folder: Path) -> list[Path]:
-    """Lists the instances_*.json of a folder, or of the folder annotations in it."""
+    """Lists the files instances_*.json in the subfolder `annotations`, or else in the folder itself."""
     return sorted(folder.glob(f"annotations/{_PREFIX}*.json")) or sorted(folder.glob(f"{_PREFIX}*.json"))
 
 
 def open_coco(path: Path, rule: SplitRule) -> Source:
-    """Opens one file of annotations, or a folder that has some; a sample's id is its path below the data's folder."""
+    """Opens a file of annotations, or a folder that has some; the id of a sample is its path below the data's folder.
+
+    Raises UserError if a file is damaged, a picture is missing, or files contradict each other.
+    """
     files = annotations(path) if path.is_dir() else [path]
     top = path if path.is_dir() else path.parent.parent if path.parent.name == "annotations" else path.parent
     read = [_read(file) for file in files]
@@ -54,35 +63,46 @@ def open_coco(path: Path, rule: SplitRule) -> Source:
         if other.categories != categories:
             raise UserError(f"{other.path}: has other categories than {read[0].path}; give one of the two files")
     found, notes, seen = {}, [], {}
-    for each in read:
-        name = (split_named(each.path.stem) or "") if len(read) > 1 else ""
+    for annotated in read:
+        name = (split_named(annotated.path.stem) or "") if len(read) > 1 else ""
         if name in found:
-            raise UserError(f"{each.path}: {read[0].path} is for the same split; give one of the two files")
-        pictures = frozenset(each.files.values())
+            raise UserError(f"{annotated.path}: {read[0].path} is for the same split; give one of the two files")
+        pictures = frozenset(annotated.files.values())
         if pictures in seen:
-            notes.append(f"{each.path.name} names the same pictures as {seen[pictures]}: left out")
+            notes.append(f"{annotated.path.name} names the same pictures as {seen[pictures]}: left out")
             continue
-        seen[pictures] = each.path.name
-        found[name] = _split(name, each, top)
+        seen[pictures] = annotated.path.name
+        found[name] = _split(name, annotated, top)
     if len(found) == 1:
         found = {"": next(iter(found.values()))}
     told = f"{path}: the categories marked in each picture are its labels ({TASK})"
-    return finish(str(path), tuple(categories.values()), found, rule, [told, *notes])
+    return build_source(str(path), tuple(categories.values()), found, rule, [told, *notes])
 
 
 def _split(name: str, read: Annotations, top: Path) -> Split:
+    """Makes a split of one file of annotations. top: the folder that ids are relative to."""
     folder = _pictures(read, top)
-    numbers = {identity: row for row, identity in enumerate(read.files)}
-    places = {identity: place for place, identity in enumerate(read.categories)}
-    targets = np.zeros((len(numbers), len(places)), dtype=np.int8)
+    row_of = {identity: row for row, identity in enumerate(read.files)}
+    column_of = {identity: column for column, identity in enumerate(read.categories)}
+    targets = np.zeros((len(row_of), len(column_of)), dtype=np.int8)
     for picture, category in read.marked:
-        targets[numbers[picture], places[category]] = 1
+        targets[row_of[picture], column_of[category]] = 1
     ids = [(folder / file).relative_to(top).as_posix() for file in read.files.values()]
     return Split(name, ids, targets, FilesReader(top, tuple(ids)), np.arange(len(ids)), TASK)
 
 
+def _file_name(value: Any) -> str:
+    """Returns a picture's file name; raises ValueError if it is no text, or too long to be one."""
+    if not isinstance(value, str) or len(value.encode()) > 2000 or max(map(len, value.encode().split(b"/"))) > 255:
+        raise ValueError(f"the file_name {value!r:.60} is none")
+    return value
+
+
 def _pictures(read: Annotations, top: Path) -> Path:
-    """The folder that the pictures lie in: it is called as the file is, or images, or is the data's folder itself."""
+    """Finds the folder of the pictures: one with the name of the file (val2017), `images`, or the data's folder itself.
+
+    Raises UserError if pictures are missing there.
+    """
     own = read.path.stem.removeprefix(_PREFIX)
     first = next(iter(read.files.values()))
     tried = [top / own, top / "images" / own, top / "images", top]
@@ -99,15 +119,13 @@ def _pictures(read: Annotations, top: Path) -> Path:
 
 
 def _read(path: Path) -> Annotations:
+    """Reads a file of annotations; the pictures are sorted by file name and the categories by id."""
+    document = read_document(path, _LARGEST, finite=False)
     try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    try:
-        files = {int(each["id"]): str(each["file_name"]) for each in document["images"]}
+        files = {int(each["id"]): _file_name(each["file_name"]) for each in document["images"]}
         categories = {int(each["id"]): str(each["name"]) for each in document["categories"]}
         marked = [(int(each["image_id"]), int(each["category_id"])) for each in document["annotations"]]
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path} is not COCO JSON with images, categories and annotations ({type(error).__name__}: {error}); give "
             "an instances_*.json"
@@ -120,11 +138,12 @@ def _read(path: Path) -> Annotations:
 def _check(
     path: Path, document: dict[str, Any], files: dict[int, str], marked: list[tuple[int, int]], names: dict[int, str]
 ) -> None:
+    """Raises UserError if a file has no images, names one twice, or annotates what it does not list."""
     if not files:
         raise UserError(f"{path} names no images")
     if len(files) < len(document["images"]) or len(set(files.values())) < len(files):
         raise UserError(f"{path}: an image occurs more than once, by its id or by its file name")
-    for place, (picture, category) in enumerate(marked):
+    for number, (picture, category) in enumerate(marked):
         if picture not in files or category not in names:
             what = f"the image {picture}" if picture not in files else f"the category {category}"
-            raise UserError(f"{path}: annotation {place} is of {what}, which the file does not list")
+            raise UserError(f"{path}: annotation {number} is of {what}, which the file does not list")

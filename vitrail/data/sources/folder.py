@@ -1,4 +1,5 @@
-"""A folder of class folders, or of images without classes; with or without train, val and test above them."""
+"""Folders of image files: one folder for each class, or images without classes; with or without the folders train, val
+and test above them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +9,9 @@ import numpy as np
 
 from vitrail.data import heif as heif_pictures
 from vitrail.data.decode import EXTENSIONS, BadImage
-from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Source, Split, SplitRule, finish
+from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Reader, Source, Split, SplitRule, build_source
 from vitrail.data.sources.classes import namesakes
-from vitrail.data.sources.copies import same_content
+from vitrail.data.sources.identical_files import same_content
 from vitrail.data.sources.layout import refuse_marks, split_folders, top_of_classes
 from vitrail.data.sources.listing import visible_folders, walk
 from vitrail.errors import UserError
@@ -19,11 +20,12 @@ from vitrail.tasks.base import sorted_classes
 
 
 @dataclass(frozen=True)
-class FilesReader:
-    """One file a sample, named relative to the root."""
+class FilesReader(Reader):
+    """Reads samples that are a file each."""
 
     root: Path
     names: tuple[str, ...]
+    """The path of each sample's file, relative to `root`."""
 
     def read(self, row: int) -> bytes:
         try:
@@ -39,37 +41,42 @@ class FilesReader:
         try:
             return (self.root / self.names[row]).stat().st_size
         except OSError:
-            return -1  # the same wherever the file cannot be read
+            return -1  # one value for all files that cannot be read, so that fingerprints do not depend on the reason
 
 
 def files_split(paths: Sequence[str | Path], name: str = "files") -> Split:
-    """Any image files, without labels: what prediction reads. Their ids are the paths as given."""
+    """Makes a split of image files without labels. The ids of the samples are the paths as given."""
     names = tuple(str(path) for path in paths)
     return Split.unlabelled(name, names, FilesReader(Path(), names))
 
 
 def open_folder(root: Path, rule: SplitRule, asked: str | None = None) -> Source:
-    """Opens class folders: classes are the folder names, in order; a sample's id is its path below the root. Images
-    that lie directly in the folder (or in its train, val and test) have no classes, unless there are class folders
-    beside them: then those are read, and a note says what is left out.
+    """Opens a folder of image files.
+
+    If it (or each of its folders train, val and test) contains class folders, the classes are their names, sorted;
+    images beside them are left out, with a note. Without class folders, the images in it have no classes. The id of a
+    sample is its path below the root.
 
     Args:
         root: The folder.
-        rule: How splits are cut that are not there.
-        asked: The task that the folders are read for. Where a picture may lie in several of them, files of the same
-            content are one sample of all their folders, whose id is the first of their paths.
+        rule: How to make the splits that it does not have.
+        asked: The task that the user named, if any. For a task whose samples can have several labels, files of equal
+            content in several class folders are one sample with all these labels; its id is the first of their paths.
+
+    Raises:
+        UserError: If there are no images, or the splits have different classes.
     """
     notes: list[str] = []
     top = top_of_classes(root, notes)
     splits = {name: top_of_classes(folder, notes) for folder, name in split_folders(top, notes).items()}
-    places = splits or {"": top}
-    listings = {name: _list_classes(root, folder, notes) for name, folder in places.items()}
-    beside = {name: _files_in(root, folder)[0] for name, folder in places.items()}
+    folders = splits or {"": top}
+    listings = {name: _list_classes(root, folder, notes) for name, folder in folders.items()}
+    beside = {name: _files_in(root, folder)[0] for name, folder in folders.items()}
     if any(beside.values()) and not any(_is_of_classes(files) for files in listings.values()):
-        return _without_classes(root, places, listings, rule, notes)
-    classes = _agree(places, listings, notes)
+        return _without_classes(root, folders, listings, rule, notes)
+    classes = _agree(folders, listings, notes)
     loose = [path for paths in beside.values() for path in paths]
-    loose += [] if root in places.values() else _files_in(root, root)[0]
+    loose += [] if root in folders.values() else _files_in(root, root)[0]
     if loose:
         notes.append(
             f"left out: {len(loose):,} images beside the class folders, such as {loose[0]}; to take images without "
@@ -77,19 +84,23 @@ def open_folder(root: Path, rule: SplitRule, asked: str | None = None) -> Source
         )
     numbers = {name: label for label, name in enumerate(classes)}
     if asked is not None and (joined := _joined(root, asked, listings, numbers)) is not None:
-        return finish(str(root), classes, joined, rule, [*notes, _joined_note(root, asked, listings, joined)])
+        return build_source(str(root), classes, joined, rule, [*notes, _joined_note(root, asked, listings, joined)])
     found = {}
     for split, files in listings.items():
         ids = [path for name in sorted(files) for path in files[name]]
         labels = [numbers[name] for name in sorted(files) for _ in files[name]]
         found[split] = Split.of(split, ids, np.array(labels, dtype=np.int64), FilesReader(root, tuple(ids)))
-    return finish(str(root), classes, found, rule, notes)
+    return build_source(str(root), classes, found, rule, notes)
 
 
 def _joined(
     root: Path, asked: str, listings: dict[str, dict[str, list[str]]], numbers: dict[str, int]
 ) -> dict[str, Split] | None:
-    """Splits in which files of one content are one sample; None where the task does not take class folders so."""
+    """Makes splits in which files of equal content are one sample with the labels of all their folders.
+
+    listings: for each split its files by class; numbers: the label of each class. Returns None if the samples of the
+    task `asked` cannot have several labels.
+    """
     target = task(asked).target
     if target.from_folders([], list(numbers)) is None:
         return None
@@ -99,56 +110,57 @@ def _joined(
         paths = sorted(folders)
         groups = same_content(root, paths)
         ids = [paths[group[0]] for group in groups]
-        targets = target.from_folders([[folders[paths[place]] for place in group] for group in groups], list(numbers))
+        targets = target.from_folders([[folders[paths[index]] for index in group] for group in groups], list(numbers))
         assert targets is not None
         found[split] = Split(split, ids, targets, FilesReader(root, tuple(ids)), np.arange(len(ids)), asked)
     return found
 
 
 def _joined_note(root: Path, asked: str, listings: dict[str, dict[str, list[str]]], found: dict[str, Split]) -> str:
+    """Says how many files were joined to how many samples."""
     files = sum(len(paths) for listing in listings.values() for paths in listing.values())
     pictures = sum(map(len, found.values()))
     return f"{root}: {files:,} files are {pictures:,} pictures by their content, labelled by their folders ({asked})"
 
 
 def shared_note(source: Source, digests: Sequence[tuple[bytes, str, str | None]]) -> list[str]:
-    """Says how many files lie in several class folders of a source, and how they can be read as one picture.
+    """Returns a note on files of equal content in several class folders, and on how to read them as one picture.
 
     Args:
-        source: Any source; nothing is said of others than class folders.
-        digests: For each sample the digest of its content, its split and its class.
+        source: Any source; there is no note on sources other than class folders.
+        digests: (digest of its content, name of its split, name of its class) of each sample.
     """
     readers = [split.reader for split in source.splits.values()]
     single = task(source.task).target.single_class
-    if not (single and Path(source.name).is_dir() and all(isinstance(each, FilesReader) for each in readers)):
+    if not (single and Path(source.name).is_dir() and all(isinstance(reader, FilesReader) for reader in readers)):
         return []
     classes: dict[tuple[str, bytes], list[str | None]] = {}
     for digest, split, name in digests:
-        own = "train" if split in source.made_splits else split  # what we cut, we cut from it
-        classes.setdefault((own, digest), []).append(name)
+        folder = "train" if split in source.made_splits else split  # a split that this program made is from train
+        classes.setdefault((folder, digest), []).append(name)
     shared = sum(len(names) for names in classes.values() if len(set(names)) > 1)
     if not shared:
         return []
-    takers = [name for name in task_names() if task(name).target.from_folders([], ()) is not None]
-    told = f"{shared:,} files lie in several class folders, by their content"
-    return [f"{told}; --task {takers[0]} reads them as pictures with several labels"]
+    tasks = [name for name in task_names() if task(name).target.from_folders([], ()) is not None]
+    finding = f"{shared:,} files lie in several class folders, by their content"
+    return [f"{finding}; --task {tasks[0]} reads them as pictures with several labels"]
 
 
 def open_images(name: str, files: Sequence[Path], root: Path, rule: SplitRule) -> Source:
-    """Opens image files, listed one by one, without classes; a sample's id is its path below the root."""
+    """Opens a list of image files as samples without classes; the id of a sample is its path below the root."""
     images, others = _sorted_out(files, root)
     notes = [*_ignored_note(others), *_heif_note(images, root)]
-    return finish(name, (), {"": Split.unlabelled("", images, FilesReader(root, tuple(images)))}, rule, notes)
+    return build_source(name, (), {"": Split.unlabelled("", images, FilesReader(root, tuple(images)))}, rule, notes)
 
 
 def _files_in(root: Path, folder: Path) -> tuple[list[str], list[str]]:
-    """Lists the images that lie directly in a folder, and the other files, by their paths below the root."""
+    """Lists the images directly in a folder, and the other files in it, as paths below the root."""
     files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
     return _sorted_out(files, root)
 
 
 def _sorted_out(files: Sequence[Path], root: Path) -> tuple[list[str], list[str]]:
-    """Gives files as paths below the root: those named like an image, and the others."""
+    """Divides files into those with the ending of an image and the others, as paths below the root."""
     paths: tuple[list[str], list[str]] = ([], [])
     for file in files:
         paths[file.suffix.lower() not in EXTENSIONS].append(file.relative_to(root).as_posix())
@@ -156,34 +168,37 @@ def _sorted_out(files: Sequence[Path], root: Path) -> tuple[list[str], list[str]
 
 
 def _is_of_classes(files: dict[str, list[str]]) -> bool:
-    """Whether there is more than one folder with images, so that they can be told apart."""
+    """Tells whether more than one folder has images; with a single class there would be nothing to tell apart."""
     return sum(map(bool, files.values())) > 1
 
 
 def _without_classes(
-    root: Path, places: dict[str, Path], listings: dict[str, dict[str, list[str]]], rule: SplitRule, notes: list[str]
+    root: Path, folders: dict[str, Path], listings: dict[str, dict[str, list[str]]], rule: SplitRule, notes: list[str]
 ) -> Source:
-    """A Source of the images of each split that lie beside no class folders; those of a single folder join them."""
+    """Builds a source without classes of the images in each split's folder and in its only subfolder, if it has one.
+
+    folders: the folder of each split; listings: for each split the images in its subfolders.
+    """
     found = {}
     for split, files in listings.items():
         for name, inside in files.items():
             if inside:
                 notes.append(f"{name!r} is the only folder beside images without a class: its images are taken too")
-        images, others = _files_in(root, places[split])
-        notes += [*_ignored_note(others), *_heif_note(images, places[split])]
+        images, others = _files_in(root, folders[split])
+        notes += [*_ignored_note(others), *_heif_note(images, folders[split])]
         ids = [*images, *(path for inside in files.values() for path in inside)]
         found[split] = Split.unlabelled(split, ids, FilesReader(root, tuple(ids)))
-    return finish(str(root), (), found, rule, notes)
+    return build_source(str(root), (), found, rule, notes)
 
 
 def _ignored_note(paths: Sequence[str]) -> list[str]:
-    """Says which files are no images, by their names."""
+    """Returns a note on files that do not have the ending of an image; [] if there are none."""
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     return [f"ignored, not named like an image: {paths[0]}{more}"] if paths else []
 
 
 def _heif_note(images: Sequence[str], folder: Path) -> list[str]:
-    """Says how many of the images are in a format that nothing installed here can read."""
+    """Returns a note on images in HEIF if the package that reads them is not installed; [] if there are none."""
     heif = sum(path.lower().endswith(heif_pictures.ENDINGS) for path in images)
     if not heif or heif_pictures.readable():
         return []
@@ -191,7 +206,7 @@ def _heif_note(images: Sequence[str], folder: Path) -> list[str]:
 
 
 def _list_classes(root: Path, folder: Path, notes: list[str]) -> dict[str, list[str]]:
-    """The ids of the images in each class folder."""
+    """Lists the ids of the images in each class folder."""
     listing: dict[str, list[str]] = {}
     ignored: list[str] = []
     folders = visible_folders(folder)
@@ -209,18 +224,21 @@ def _list_classes(root: Path, folder: Path, notes: list[str]) -> dict[str, list[
     return listing
 
 
-def _agree(places: dict[str, Path], listings: dict[str, dict[str, list[str]]], notes: list[str]) -> tuple[str, ...]:
-    """One class list for all splits, or a UserError that names the odd one out."""
+def _agree(folders: dict[str, Path], listings: dict[str, dict[str, list[str]]], notes: list[str]) -> tuple[str, ...]:
+    """Returns the classes, which are those of the training split.
+
+    Raises UserError if there are none, if a class folder is empty, or if another split has a class that training lacks.
+    """
     leading = "train" if "train" in listings else next(iter(listings))
     classes = sorted_classes(listings[leading])
     if not classes:
-        where = places[leading]
+        where = folders[leading]
         raise UserError(
             f"{where} has no class folders, and no images: put the images of each class into a folder of its own, or "
             "images without classes into this one"
         )
     for split, files in listings.items():
-        where = places[split]
+        where = folders[split]
         for name in sorted(files):
             if name not in classes:
                 near = namesakes(name, classes)

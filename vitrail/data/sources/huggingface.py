@@ -1,4 +1,4 @@
-"""`hf:owner/name`: a data set of the Hugging Face Hub, through the package `datasets`."""
+"""Data sets of the Hugging Face Hub, given as `hf:owner/name` and read by the package `datasets`."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import BadImage
-from vitrail.data.sources.base import UNLABELLED, Source, Split, SplitRule, finish
+from vitrail.data.sources.base import UNLABELLED, Reader, Source, Split, SplitRule, build_source
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
 from vitrail.data.sources.parquet import IMAGE_NAMES, LABEL_NAMES
 from vitrail.data.sources.splits import split_named
@@ -16,11 +16,13 @@ from vitrail.errors import UserError
 
 
 @dataclass(frozen=True)
-class HuggingFaceReader:
-    """An image column that is left encoded; the data stays where `datasets` keeps it, mapped into memory."""
+class HuggingFaceReader(Reader):
+    """Reads encoded images from the files that `datasets` keeps in its cache and maps into memory."""
 
-    dataset: Any  # datasets.Dataset with the image column alone
+    dataset: Any
+    """A datasets.Dataset that has only the column of images, undecoded."""
     column: str
+    """The name of that column."""
 
     def read(self, row: int) -> bytes:
         value = self.dataset[row][self.column] or {}
@@ -38,13 +40,13 @@ class HuggingFaceReader:
         if size is not None:
             return size
         try:
-            return len(self.read(row))  # a file beside
+            return len(self.read(row))  # the image is a file of its own
         except BadImage:
             return -1
 
     @cached_property
     def _sizes(self) -> list[int | None]:
-        """Of the bytes in the column, told by where they begin and end: none of them is read."""
+        """Returns the size of each image in bytes, None for one in a file of its own; no image is read for it."""
         from pyarrow.compute import call_function
 
         bytes_alone = self.dataset.data.column(self.column).combine_chunks().field("bytes")
@@ -52,7 +54,10 @@ class HuggingFaceReader:
 
 
 def open_huggingface(name: str, rule: SplitRule) -> Source:
-    """`owner/name`, or `owner/name:configuration` where the data set has several."""
+    """Opens a data set by `owner/name`, or by `owner/name:configuration` if it has several configurations.
+
+    Raises UserError if the package is missing, the data set cannot be loaded, or it has no images.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -82,21 +87,21 @@ def open_huggingface(name: str, rule: SplitRule) -> Source:
         found[split] = Split.of(split, ids, np.full(len(ids), UNLABELLED), HuggingFaceReader(column, image))
     if not found:
         raise UserError(f"hf:{name} has no split named train, validation or test; it has {', '.join(loaded)}")
-    every = [each for part in labels.values() for each in part]
-    if any(isinstance(each, str) for each in every):
+    every = [label for part in labels.values() for label in part]
+    if any(isinstance(label, str) for label in every):
         classes, numbers = labels_by_name(every)
     else:
-        numbers = np.array([UNLABELLED if each is None else each for each in every], dtype=np.int64)
+        numbers = np.array([UNLABELLED if label is None else label for label in every], dtype=np.int64)
         classes = numbered_classes(f"hf:{name}", numbers, names)
     start = 0
     for split, part in found.items():
         found[split] = Split(split, part.ids, numbers[start : start + len(part)], part.reader, part.rows)
         start += len(part)
-    return finish(f"hf:{name}", classes, found, rule, notes)
+    return build_source(f"hf:{name}", classes, found, rule, notes)
 
 
 def _columns(name: str, features: Any, datasets: Any) -> tuple[str, str | None, list[str] | None]:
-    """The image column, the label column if there is one, and the names of the classes if the data set has them."""
+    """Finds the column of images, that of labels (None if there is none), and the class names (None if not stated)."""
     images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
     images.sort(key=lambda key: IMAGE_NAMES.index(key) if key in IMAGE_NAMES else len(IMAGE_NAMES))
     named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]

@@ -8,22 +8,26 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.classes import numbered_classes
 from vitrail.data.sources.listing import class_names_in
 from vitrail.errors import UserError
 
-# Fashion-MNIST's files are named like MNIST's; the labels tell them apart. (SHA-256 of the training label file.)
+# The SHA-256 of Fashion-MNIST's training labels. It distinguishes its files from MNIST's, which have the same names.
 _FASHION_LABELS = "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
 _FASHION_CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 _SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "val"}
+"""The split by the beginning of a file name."""
 _LIMIT = 16 << 30
+"""The largest array that is read, in bytes."""
 
 
 class IdxFolder(SourceKind):
+    """A folder of idx files."""
+
     words = "a folder of idx files"
 
     def recognises(self, path: Path) -> bool:
@@ -34,11 +38,15 @@ class IdxFolder(SourceKind):
 
 
 def is_idx_folder(folder: Path) -> bool:
+    """Tells whether a folder has idx files of images under MNIST's names."""
     return _find(folder, "train", "images", 3) is not None or _find(folder, "t10k", "images", 3) is not None
 
 
 def open_idx(folder: Path, rule: SplitRule) -> Source:
-    """A folder that holds train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and t10k-... likewise."""
+    """Opens a folder of train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz], and the same for t10k, test, val.
+
+    Raises UserError if a file is damaged, or images and labels do not belong together.
+    """
     found: dict[str, Split] = {}
     named = class_names_in(folder)
     for prefix, split in _SPLITS.items():
@@ -56,17 +64,21 @@ def open_idx(folder: Path, rule: SplitRule) -> Source:
             named = _FASHION_CLASSES
         found[split] = Split.of_array(split, images, labels)
     every_label = np.concatenate([split.labels for split in found.values()])
-    return finish(str(folder), numbered_classes(str(folder), every_label, named), found, rule)
+    return build_source(str(folder), numbered_classes(str(folder), every_label, named), found, rule)
 
 
 def _find(folder: Path, prefix: str, what: str, dimensions: int) -> Path | None:
-    # Both spellings are about: with a dash and, from some archives, with a dot.
+    """Finds the file of a split. what: "images" or "labels"; dimensions: those of its array."""
+    # Some archives have names with a dot in place of the dash before "idx".
     names = [f"{prefix}-{what}{mark}idx{dimensions}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _read(file: Path) -> tuple[np.ndarray, str]:
-    """The array, and the SHA-256 of the uncompressed file. Reads no more than the header announces."""
+    """Reads the array, uint8 of any shape, and the SHA-256 of the uncompressed file.
+
+    It reads no more bytes than the header states. Raises UserError if the file is damaged.
+    """
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as stream:
             magic = stream.read(4)

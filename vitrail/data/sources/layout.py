@@ -1,4 +1,4 @@
-"""Tells how a folder of pictures is laid out: where its classes begin, and which folders are splits."""
+"""Finding out how a folder of pictures is laid out: where its class folders are, and which folders are splits."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ from vitrail.data.sources.listing import visible_folders
 from vitrail.data.sources.splits import SPLIT_NAMES, split_named
 from vitrail.errors import UserError
 
+# The names of folders of pictures, and those of folders of annotations: side by side they are not class folders.
 _PICTURES = frozenset(("images", "image", "imgs", "img", "jpegimages"))
 _MARKS = frozenset(
     (
@@ -16,15 +17,16 @@ _MARKS = frozenset(
     )
 )
 _DEPTH = 3
-"""So many folders of one folder each are passed; a link can lead back to where it lies."""
+"""The most levels of folders with a single folder in them that are entered; a link could make them endless."""
 
 
 def top_of_classes(folder: Path, notes: list[str]) -> Path:
-    """Gives the folder that holds the classes or splits: this one, or the only one in it, as archives unpack.
+    """Finds the folder that contains the class or split folders: this one, or the only folder in it, since many
+    archives unpack to such a folder.
 
     Args:
-        folder: Where to begin.
-        notes: Gets a sentence where another folder than this one is taken.
+        folder: The folder to begin with.
+        notes: A note is added if another folder than this one is taken.
     """
     found = folder
     for _ in range(_DEPTH):
@@ -38,24 +40,27 @@ def top_of_classes(folder: Path, notes: list[str]) -> Path:
 
 
 def split_folders(root: Path, notes: list[str]) -> dict[Path, str]:
-    """Gives the split (train, val, test) of each folder in `root`; nothing where these folders are classes.
+    """Returns the split (train, val or test) of each folder in `root`, or {} if these folders are classes.
 
     Args:
-        root: The folder that holds classes or splits.
-        notes: Gets a sentence where a name only contains that of a split, as seg_train does.
+        root: The folder that contains class or split folders.
+        notes: A note is added if a split is recognised by a part of a name only, such as seg_train.
+
+    Raises:
+        UserError: If two folders are for one split, or other folders are beside those of splits.
     """
     tops = visible_folders(root)
     refuse_marks(root, tops)
     named = {folder: SPLIT_NAMES[folder.name.lower()] for folder in tops if folder.name.lower() in SPLIT_NAMES}
     if len(named) < len(tops) and not any(map(visible_folders, named)):
-        named = {}  # a train among cars and ships is a class
+        named = {}  # a folder "train" beside "car" and "ship" is a class
     if not named:
         named = _named_in_part(tops)
         if named:
-            told = ", ".join(f"{folder.name} as {split}" for folder, split in named.items())
-            notes.append(f"split folders, by the words in their names: {told}")
+            listed = ", ".join(f"{folder.name} as {split}" for folder, split in named.items())
+            notes.append(f"split folders, by the words in their names: {listed}")
     if len(set(named.values())) < len(named):
-        raise UserError(f"{root} has several folders for the same split: {', '.join(each.name for each in named)}")
+        raise UserError(f"{root} has several folders for the same split: {', '.join(folder.name for folder in named)}")
     others = [folder.name for folder in tops if folder not in named]
     if named and others:
         splits = ", ".join(folder.name for folder in named)
@@ -64,7 +69,7 @@ def split_folders(root: Path, notes: list[str]) -> dict[Path, str]:
 
 
 def refuse_marks(root: Path, folders: list[Path]) -> None:
-    """Refuses pictures beside masks or boxes, which would be taken for two classes."""
+    """Raises UserError if a folder of pictures is beside one of annotations: they would be taken for two classes."""
     by_name = {folder.name.lower(): folder.name for folder in folders}
     pictures, marks = sorted(_PICTURES & set(by_name)), sorted(_MARKS & set(by_name))
     if pictures and marks:
@@ -75,16 +80,19 @@ def refuse_marks(root: Path, folders: list[Path]) -> None:
 
 
 def _named_in_part(folders: list[Path]) -> dict[Path, str]:
-    """seg_train and seg_test: folders of class folders, one of them for training, the words of whose names tell a
-    split. Classes, such as train_station, hold pictures."""
+    """Returns the split of each folder that is named by a part of its name, such as seg_train and seg_test.
+
+    Returns {} unless one of them is for training, there is another split, and all contain folders only: a class such
+    as train_station contains pictures.
+    """
     named = {folder: split for folder in folders if (split := split_named(folder.name))}
     splits = set(named.values())
-    right = "train" in splits and len(splits) > 1 and all(map(_holds_folders_only, named))
-    return named if right else {}
+    are_splits = "train" in splits and len(splits) > 1 and all(map(_holds_folders_only, named))
+    return named if are_splits else {}
 
 
 def _holds_folders_only(folder: Path) -> bool:
-    """Whether there are folders in a folder, and no picture beside them."""
+    """Tells whether a folder contains folders and no pictures beside them."""
     folders = False
     try:
         with os.scandir(folder) as entries:

@@ -1,16 +1,20 @@
-"""Finding files: shared by the formats that are files in folders."""
+"""Finding files and class names in folders, for all formats that are files in folders."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.errors import UserError
+from vitrail.io.documents import read_document, read_text
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Every visible file below a folder, sorted; links to folders are not followed, so loops cannot happen."""
+    """Yields every file below a folder in sorted order, without hidden files and folders.
+
+    Links to folders are not followed, so that a circle of links cannot make it endless. Raises UserError if a folder
+    cannot be read.
+    """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -25,7 +29,10 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def visible_folders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name, without hidden ones. A link to a folder counts: people link data."""
+    """Lists the folders in a folder by name, without hidden ones; links to folders are included.
+
+    Raises UserError if the folder cannot be read.
+    """
     try:
         children = sorted(folder.iterdir(), key=lambda child: child.name)
     except OSError as error:
@@ -34,7 +41,7 @@ def visible_folders(folder: Path) -> list[Path]:
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """shard-{000..012}.tar, WebDataset's way to name a row of files."""
+    """Yields every name that WebDataset's notation shard-{000..012}.tar means; other patterns are yielded unchanged."""
     match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
     if match is None:
         yield pattern
@@ -47,20 +54,21 @@ def expand_braces(pattern: str) -> Iterator[str]:
 
 
 def read_class_names(text: Path | None, listed: Path | None) -> tuple[str, ...] | None:
-    """Names for number labels, from a classes.txt (one a line) or a classes.json (a list), where there is one."""
-    try:
-        if text is not None and text.is_file():
-            return tuple(line.strip() for line in text.read_text("utf-8").splitlines() if line.strip())
-        if listed is not None and listed.is_file():
-            names = json.loads(listed.read_text("utf-8"))
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise UserError(f"{listed} must be a JSON list of class names")
-            return tuple(names)
-    except (OSError, ValueError) as error:
-        raise UserError(f"the class names beside the data cannot be read: {error}") from error
+    """Reads the class names for labels that are numbers.
+
+    text: a classes.txt with one name on each line; listed: a classes.json with a list. Returns None if neither exists.
+    Raises UserError if one cannot be read.
+    """
+    if text is not None and text.is_file():
+        return tuple(line.strip() for line in read_text(text).splitlines() if line.strip())
+    if listed is not None and listed.is_file():
+        names = read_document(listed)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"{listed} must be a JSON list of class names")
+        return tuple(names)
     return None
 
 
 def class_names_in(folder: Path) -> tuple[str, ...] | None:
-    """The same, of the files of these names in a folder."""
+    """Reads the class names from classes.txt or classes.json in a folder, as `read_class_names`."""
     return read_class_names(folder / "classes.txt", folder / "classes.json")

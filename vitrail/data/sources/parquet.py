@@ -1,6 +1,5 @@
-"""Parquet with an image column: bytes, or the {bytes, path} that Hugging Face writes."""
+"""Parquet files with a column of images: bytes, or {bytes, path} as Hugging Face writes them."""
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,32 +10,47 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.data.decode import BadImage
-from vitrail.data.sources.base import MAX_SAMPLE_BYTES, UNLABELLED, Source, Split, SplitRule, finish
+from vitrail.data.sources.base import (
+    MAX_SAMPLE_BYTES,
+    UNLABELLED,
+    ShardedReader,
+    Source,
+    Split,
+    SplitRule,
+    build_source,
+)
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
-from vitrail.data.sources.places import Place
 from vitrail.data.sources.splits import files_by_split
-from vitrail.data.sources.stored import Fetcher, Stored, attempt
+from vitrail.data.sources.storage.files import Fetcher, StoredFile, attempt
+from vitrail.data.sources.storage.folders import StorageFolder
 from vitrail.errors import UserError
+from vitrail.io.documents import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# The names of columns of images and of labels; an earlier name is preferred to a later one.
 IMAGE_NAMES = ("image", "img", "images", "jpg", "jpeg", "png", "picture", "photo", "content")
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target", "category", "class_name", "y")
 CACHE_BYTES = 2 << 30
-"""Row groups are kept in memory up to this size: a data set below it is read from disk once."""
+"""The size up to which row groups are kept in memory; a data set below it is read from disk only once."""
 
 
 @dataclass
-class ParquetReader:
-    """Random access to an image column. Parquet is read by the row group, so the latest groups are kept."""
+class ParquetReader(ShardedReader):
+    """Reads a column of images at random. Parquet is read by the row group, so the last groups are kept in memory."""
 
-    files: tuple[Stored, ...]
+    files: tuple[StoredFile, ...]
     column: str
-    starts: np.ndarray  # [row groups]: the first of its rows
-    members: np.ndarray  # [row groups]: which file
-    groups: np.ndarray  # [row groups]: which of the file's row groups
-    weights: np.ndarray  # [row groups]: bytes it takes, by the file's own account
+    """The name of the column of images."""
+    starts: np.ndarray
+    """The number of each row group's first row, counted over all files, integers [row groups]."""
+    members: np.ndarray
+    """The number of each row group's file, integers [row groups]."""
+    groups: np.ndarray
+    """The number of each row group in its file, integers [row groups]."""
+    weights: np.ndarray
+    """The size of each row group in bytes as the file states it, integers [row groups]."""
     _cache: OrderedDict = field(default_factory=OrderedDict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _fetching: Fetcher = field(default_factory=Fetcher, repr=False)
@@ -57,7 +71,7 @@ class ParquetReader:
         return content
 
     def size(self, row: int) -> int:
-        """Of its row group: the size of one picture is not known before the whole group is read."""
+        """Returns the size of the row group that a sample is in; that of the sample is only known after reading it."""
         return int(self.weights[self.shards(row)])
 
     @property
@@ -72,15 +86,16 @@ class ParquetReader:
         self._fetching.start([self.files[member] for member in members])
 
     def _group(self, group: int) -> Any:
+        """Returns the images of a row group as a pyarrow array, from memory if it is one of the last."""
         import pyarrow.parquet as parquet
 
         with self._lock:
             if group not in self._cache:
                 with parquet.ParquetFile(self.files[self.members[group]].local()) as file:
-                    # Chunks stay as they are: joining them would overflow 32-bit offsets beyond 2 GB.
+                    # The chunks are not joined: above 2 GB that would overflow 32-bit offsets.
                     read = file.read_row_group(int(self.groups[group]), columns=[self.column])
                 self._cache[group] = read.column(0)
-                while len(self._cache) > 1 and sum(each.nbytes for each in self._cache.values()) > CACHE_BYTES:
+                while len(self._cache) > 1 and sum(kept.nbytes for kept in self._cache.values()) > CACHE_BYTES:
                     self._cache.popitem(last=False)
             self._cache.move_to_end(group)
             return self._cache[group]
@@ -94,17 +109,30 @@ class ParquetReader:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a file tells before an image of it is read."""
+    """The facts about a parquet file that are read without its images."""
 
     image_column: str
     label_column: str | None
     class_names: tuple[str, ...] | None
-    labels: Any  # a pyarrow array, of nulls where there is no column of labels
-    groups: list[tuple[int, int]]  # of each row group: rows, bytes
+    """The class names in the file's metadata."""
+    labels: Any
+    """A pyarrow array of the labels; all null if there is no column of labels."""
+    groups: list[tuple[int, int]]
+    """(number of rows, bytes) of each row group."""
 
 
-def open_parquet(name: str, place: Place, names: list[str], rule: SplitRule) -> Source:
-    """Parquet files; the split is told by their names, such as train-00000-of-00001.parquet."""
+def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitRule) -> Source:
+    """Opens parquet files as one source. Splits are recognised by file names such as train-00000-of-00001.parquet.
+
+    Args:
+        name: The name of the source.
+        place: The folder of the files.
+        names: The names of the files.
+        rule: How to make the splits that it does not have.
+
+    Raises:
+        UserError: If a file cannot be read, has no images, or contradicts another.
+    """
     groups = files_by_split(name, map(PurePosixPath, names), PurePosixPath())
     told = {file: _ask(place, str(file)) for files in groups.values() for file in files}
     listed = {each.class_names: place.where(str(file)) for file, each in told.items() if each.class_names is not None}
@@ -125,10 +153,11 @@ def open_parquet(name: str, place: Place, names: list[str], rule: SplitRule) -> 
             f"{total >> 20} MB of parquet do not fit the {CACHE_BYTES >> 20} MB kept in memory: a shuffled order "
             "reads row groups again and again; --data.shuffle shards or tar shards are faster"
         )
-    return finish(name, classes, found, rule, notes)
+    return build_source(name, classes, found, rule, notes)
 
 
-def _reader(place: Place, files: list[PurePosixPath], told: dict[PurePosixPath, _Told]) -> ParquetReader:
+def _reader(place: StorageFolder, files: list[PurePosixPath], told: dict[PurePosixPath, _Told]) -> ParquetReader:
+    """Makes the reader of some files. Raises UserError if their columns of images have different names."""
     rows = [
         (count, member, group, weight)
         for member, file in enumerate(files)
@@ -138,13 +167,13 @@ def _reader(place: Place, files: list[PurePosixPath], told: dict[PurePosixPath, 
     counts, members, groups, weights = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     columns = {told[file].image_column for file in files}
     if len(columns) > 1:
-        raise UserError(f"{place.where(str(files[0]))} and the files beside it have their images in other columns")
+        raise UserError(f"{place.where(str(files[0]))} and the files beside it have images in columns of other names")
     stored = tuple(place.stored(str(file)) for file in files)
     return ParquetReader(stored, columns.pop(), np.cumsum(counts) - counts, members, groups, weights)
 
 
-def _ask(place: Place, file: str) -> _Told:
-    """The labels of one file, and nothing else of it that grows with the images."""
+def _ask(place: StorageFolder, file: str) -> _Told:
+    """Reads the facts about one file: its metadata and labels, but none of its images."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -180,7 +209,13 @@ def _ask(place: Place, file: str) -> _Told:
 def _labels(
     name: str, raw: dict[str, list[Any]], names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    """The classes, and for each split the class of each sample."""
+    """Makes the list of classes of the labels of all files.
+
+    raw: for each split the labels of each file; names: class names for labels that are numbers, if there are any.
+
+    Returns the class names, and for each split its labels, int64 [samples], -1 for none. Raises UserError if labels
+    are neither all integers nor all text.
+    """
     import pyarrow as pa
 
     columns = [column for part in raw.values() for column in part]
@@ -205,9 +240,12 @@ def _labels(
 
 
 def _columns(path: str, schema: "pa.Schema") -> tuple[str, str | None, tuple[str, ...] | None]:
-    """The image column, the label column if there is one, and the class names if the file's metadata has them."""
+    """Finds the column of images, that of labels (None if there is none), and the class names (None if not stated).
+
+    path: the file, for messages. Raises UserError if there is no column of images.
+    """
     features = _features(schema)
-    binary = [each.name for each in schema if holds_bytes(each.type)]
+    binary = [field.name for field in schema if holds_bytes(field.type)]
     images = [column for column, feature in features.items() if _kind(feature) == "Image" and column in binary]
     images += sorted(binary, key=_rank(IMAGE_NAMES))
     labels = [column for column, feature in features.items() if _kind(feature) == "ClassLabel"]
@@ -221,10 +259,11 @@ def _columns(path: str, schema: "pa.Schema") -> tuple[str, str | None, tuple[str
 
 
 def _features(schema: "pa.Schema") -> dict[str, dict[str, Any]]:
+    """Returns the description of each column that Hugging Face writes to the metadata; {} if there is none."""
     try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse_json((schema.metadata or {})[b"huggingface"], "")["info"]["features"]
         return {key: value for key, value in features.items() if isinstance(value, dict) and key in schema.names}
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (UserError, KeyError, TypeError, AttributeError):
         return {}
 
 
@@ -242,4 +281,5 @@ def holds_bytes(kind: "pa.DataType") -> bool:
 
 
 def _rank(names: Sequence[str]) -> Any:
+    """Returns a key to sort columns by: those among `names` in their order, then the others by name."""
     return lambda column: (names.index(column) if column in names else len(names), column)

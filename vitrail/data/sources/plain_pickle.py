@@ -1,9 +1,9 @@
-"""Reads the plain data in a pickle without ever unpickling.
+"""Reading the plain data in a pickle without unpickling it.
 
-The Python version of CIFAR is distributed as pickles. A pickle is a program, so Python's own reader is never let
-near it: the opcodes are only listed (`pickletools.genops`, which executes nothing), and this file understands the
-few that build numbers, strings, lists, dicts and uint8 arrays. Any other opcode, and any name other than numpy's
-array constructor, ends in a UserError. Names are compared as text and never looked up or called.
+The Python version of CIFAR is distributed as pickles. A pickle is a program, which Python's own reader would execute.
+Here its opcodes are only listed (`pickletools.genops`, which executes nothing), and the few that build numbers,
+strings, lists, dicts and uint8 arrays are interpreted. Any other opcode, and any name other than numpy's array
+constructor, is a UserError. Names are compared as text and never looked up or called.
 """
 
 import pickletools
@@ -15,28 +15,30 @@ import numpy as np
 from vitrail.errors import UserError
 
 _LIMIT = 1 << 29
-"""Bytes of the largest file that is read; CIFAR-100's training set has 150 million."""
+"""The largest file that is read, in bytes; CIFAR-100's training set has 150 million."""
 _STEPS = 1_000_000
-"""Opcodes that are followed at most: CIFAR-100 has a quarter of that, and a hostile file must not fill the memory."""
+"""The most opcodes that are interpreted, so that a hostile file cannot fill the memory; CIFAR-100 has a quarter."""
+# The names that a pickle of CIFAR contains.
 _NAMES = {
     *("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"),
     *("numpy ndarray", "numpy dtype", "_codecs encode"),
 }
+# Opcodes without effect on the data, and opcodes that push a value.
 _CONSTANTS = {"PROTO", "FRAME"}
 _VALUES = {
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT"),
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
     *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
 }
-_MARK = object()
+_MARK = object()  # what the opcode MARK pushes
 
 
 class _Name(str):
-    """A global of the pickle, as text."""
+    """The name of a class or function in the pickle, as text."""
 
 
 class _Pending:
-    """An array or dtype that the pickle is describing."""
+    """An array or dtype that the pickle is building. kind: "array" or "dtype"; code: the name of the dtype."""
 
     def __init__(self, kind: str, code: str = "") -> None:
         self.kind = kind
@@ -45,7 +47,10 @@ class _Pending:
 
 
 def read_plain_pickle(file: Path) -> Any:
-    """What the pickle describes, if that is plain data; dict keys are text. A UserError otherwise."""
+    """Reads a pickle of one dictionary of plain data; its keys become text.
+
+    Raises UserError if the file cannot be read, is too large, or contains anything but plain data.
+    """
     try:
         if file.stat().st_size > _LIMIT:
             raise UserError(f"{file} is larger than {_LIMIT >> 20} MB: not a CIFAR file")
@@ -68,13 +73,14 @@ def read_plain_pickle(file: Path) -> Any:
 
 
 class _Machine:
-    """A stack machine for the harmless part of the pickle language."""
+    """Interprets the harmless opcodes of the pickle language, which is that of a stack machine."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
     def run(self, content: bytes) -> Any:
+        """Interprets a pickle and returns its value. Raises ValueError for anything but plain data."""
         stack, memo = self.stack, self.memo
         for step, (opcode, argument, _) in enumerate(pickletools.genops(content)):
             name = opcode.name
@@ -95,6 +101,7 @@ class _Machine:
         raise ValueError("it has no end")
 
     def _build(self, name: str, argument: Any) -> None:
+        """Interprets one opcode that builds a container, an array or a name."""
         stack = self.stack
         if name == "MARK":
             stack.append(_MARK)
@@ -104,8 +111,8 @@ class _Machine:
             stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[name]())
         elif name in ("TUPLE", "LIST", "DICT"):
             items = self._since_mark()
-            whole = {"TUPLE": tuple, "LIST": list, "DICT": _pairs}[name](items)
-            stack.append(whole)
+            container = {"TUPLE": tuple, "LIST": list, "DICT": _pairs}[name](items)
+            stack.append(container)
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             count = int(name[-1])
             stack[-count:] = [tuple(stack[-count:])]
@@ -136,11 +143,12 @@ class _Machine:
             raise ValueError(f"it uses {name}, which plain data does not need")
 
     def _since_mark(self) -> list[Any]:
+        """Takes off the stack all items above the last mark, and the mark."""
         stack = self.stack
-        for place in range(len(stack) - 1, -1, -1):
-            if stack[place] is _MARK:
-                items = stack[place + 1 :]
-                del stack[place:]
+        for index in range(len(stack) - 1, -1, -1):
+            if stack[index] is _MARK:
+                items = stack[index + 1 :]
+                del stack[index:]
                 return items
         raise ValueError("a mark is missing")
 
@@ -152,6 +160,7 @@ def _name(text: str) -> _Name:
 
 
 def _reduce(called: Any, arguments: Any) -> Any:
+    """Does what calling one of the known names would do."""
     if not isinstance(called, _Name) or not isinstance(arguments, tuple):
         raise ValueError("it calls something that is not a name")
     if called.endswith("_reconstruct"):
@@ -167,18 +176,19 @@ def _reduce(called: Any, arguments: Any) -> Any:
 
 
 def _build_state(pending: _Pending, state: Any) -> None:
+    """Completes an array from its state: version, shape, dtype, order and bytes."""
     if pending.kind == "dtype":
-        return  # the code said it all: bytes have no byte order
+        return  # the state of a dtype is its byte order, and bytes have none
     _, shape, kind, fortran, data = state
     if not isinstance(kind, _Pending) or kind.kind != "dtype":
         raise ValueError("its array has no type")
     content = data.encode("latin-1") if isinstance(data, str) else bytes(_expect(data, bytes))
-    # CIFAR's arrays were stored column by column in some batches; order says which.
+    # In some batches CIFAR's arrays are stored column by column.
     pending.array = np.frombuffer(content, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
 def _resolve(value: Any) -> Any:
-    """The finished data: the top level only, which is as deep as CIFAR's arrays lie."""
+    """Replaces the descriptions of arrays in the top-level dictionary, which is where CIFAR has them, by the arrays."""
     if isinstance(value, dict):
         return {key: item.array if isinstance(item, _Pending) else item for key, item in value.items()}
     raise ValueError("it is not a dict")
@@ -199,6 +209,7 @@ def _text(value: Any) -> str:
 
 
 def _expect(value: Any, kind: type) -> Any:
+    """Returns the value. Raises ValueError if it is not of this type."""
     if not isinstance(value, kind):
         raise ValueError(f"it has {type(value).__name__} where {kind.__name__} belongs")
     return value

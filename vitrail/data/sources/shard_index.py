@@ -1,8 +1,8 @@
-"""The index of a folder of tar shards: where each sample lies, its label and its SHA-256. One file, index.parquet.
+"""The index of a folder of tar shards, index.parquet: the position of each sample, its label and its SHA-256.
 
-With it a folder is opened without reading the shards. `vitrail data shard` writes one; for others' shards one is made
-by reading the headers, and kept. An index comes from where the data comes from, so nothing in it is believed before it
-is checked: a wrong one can end in a UserError, or in samples that do not match their digests, and in nothing else.
+With it a folder is opened without reading the shards. `vitrail data shard` writes one; for shards that others wrote, it
+is made from the headers of their members and kept. An index may be hostile like any data, so every field is checked: a
+wrong one raises UserError or leads to samples that do not match their SHA-256, and can do no other harm.
 """
 
 import json
@@ -19,61 +19,76 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from vitrail.errors import UserError
+from vitrail.io.documents import parse_json
 from vitrail.io.files import replacing
 
 INDEX = "index.parquet"
+"""The file name of an index."""
 FORMAT, FORMAT_OF_TARGETS = 1, 2
-"""The first has a class a sample or none; the second has targets of any task, and the samples' own ids."""
+"""The versions of the format: the first has a class or none for each sample, the second targets of any task and ids."""
 BLOCK = 512
-"""Tar files are made of blocks of this size; every member has one for its header."""
+"""The size of the blocks that tar files consist of; every member has one for its header."""
 SCHEMA = pa.schema(
     [
-        pa.field("shard", pa.int32()),  # a place in the list of shards
-        pa.field("key", pa.string()),  # the sample's name within its shard
-        pa.field("offset", pa.int64()),  # of the image's bytes
-        pa.field("size", pa.int64()),
-        pa.field("label", pa.int64()),  # a class number, or null
-        pa.field("name", pa.string()),  # a class name where labels are names, or null
-        pa.field("sha256", pa.binary(32)),  # of the image's bytes, or null
+        pa.field("shard", pa.int32()),  # an index into the list of shards
+        pa.field("key", pa.string()),  # the sample's name in its shard
+        pa.field("offset", pa.int64()),  # the position of the image's bytes in the shard
+        pa.field("size", pa.int64()),  # the number of these bytes
+        pa.field("label", pa.int64()),  # the number of the class, or null
+        pa.field("name", pa.string()),  # the name of the class if labels are names, or null
+        pa.field("sha256", pa.binary(32)),  # the SHA-256 of the image's bytes, or null
     ]
 )
+"""The columns of an index."""
 TARGETS = (
-    pa.field("target", pa.string()),  # as JSON, in the way of its task
-    pa.field("id", pa.string()),  # the sample's id where it was written from
+    pa.field("target", pa.string()),  # the target as JSON, as its task stores it
+    pa.field("id", pa.string()),  # the id of the sample in the source that was written as shards
 )
+"""The further columns of an index with targets."""
 _KEY = b"vitrail.shards"
+"""The key of the parquet metadata that holds the list of shards as JSON."""
+# The limits for what an index may claim, so that a hostile one cannot fill the memory:
 LONGEST = 4096
-"""Bytes of the longest name of a sample, a class or a shard."""
+"""The longest name of a sample, a class or a shard, in bytes."""
 _ROWS_A_BYTE = 8
+"""The most rows for each byte of the index file; real ones are never packed so well."""
 _TEXT_A_BYTE = 100
-"""No index is packed so well that a byte of the file stands for more."""
+"""The most bytes of text, unpacked, for each byte of the index file."""
 _LONGEST_TARGET = 1 << 20
+"""The longest target, in bytes."""
 _MOST_NAMES = 1 << 16
+"""The most names of classes."""
 _TEXTS, _TARGET_TEXTS = ("key", "name"), ("target", "id")
 _REQUIRED = ("shard", "key", "offset", "size")
+"""The columns without nulls."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One tar file, as it was when it was indexed."""
+    """A tar file as it was when it was indexed. Fields of a wrong type or value raise ValueError."""
 
     name: str
+    """The path below the folder of the index."""
     bytes: int
+    """The size."""
     sha256: str | None = None
+    """The SHA-256 of the whole file, if this program wrote it."""
     version: str = ""
-    """When it was last changed, in an index that was made from others' shards."""
+    """A text that changes when the file does, in an index of shards that others wrote."""
     pictureless: int = 0
+    """The number of samples without an image, which are left out."""
     pickled: int = 0
+    """The number of pickled members, which are never read."""
 
     def __post_init__(self) -> None:
         types = {"name": str, "bytes": int, "version": str, "pictureless": int, "pickled": int}
         if any(type(getattr(self, key)) is not kind for key, kind in types.items()):
             raise ValueError("a shard's entry has a field of the wrong type")
         if min(self.bytes, self.pictureless, self.pickled) < 0 or self.bytes >= 1 << 60:
-            raise ValueError(f"{self.name!r} has a size or a count that no file has")
+            raise ValueError(f"{self.name!r} has an impossible size or count")
         if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
             raise ValueError(f"{self.name!r} has no proper SHA-256")
-        # A name leads to a file below the folder and nowhere else.
+        # A name must not lead to a file outside the folder of the index.
         parts = self.name.split("/")
         if (
             not self.name.lower().endswith(".tar")
@@ -85,50 +100,59 @@ class Shard:
 
     @property
     def stem(self) -> str:
+        """Returns the name without its ending, which begins the ids of the shard's samples."""
         return PurePosixPath(self.name).with_suffix("").as_posix()
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Samples, column by column."""
+class SampleTable:
+    """The columns of an index, one entry for each sample; `SCHEMA` and `TARGETS` say what they mean."""
 
-    shard: np.ndarray  # [samples] int32
+    shard: np.ndarray
+    """int32 [samples]"""
     key: list[str]
-    offset: np.ndarray  # [samples] int64
-    size: np.ndarray  # [samples] int64
-    label: np.ndarray  # [samples] int64, -1 where there is none
-    name: list[str | None] | None = None  # where labels are names
-    sha256: np.ndarray | None = None  # [samples, 32] uint8, where all are known
-    target: list[str] | None = None  # as JSON, where there is more to say than a class
-    id: list[str] | None = None  # where it is not SHARD/KEY
+    offset: np.ndarray
+    """int64 [samples]"""
+    size: np.ndarray
+    """int64 [samples]"""
+    label: np.ndarray
+    """int64 [samples], -1 for none"""
+    name: list[str | None] | None = None
+    """None if no label is a name."""
+    sha256: np.ndarray | None = None
+    """uint8 [samples, 32]; None if some are not known"""
+    target: list[str] | None = None
+    """None if each sample has one class at most."""
+    id: list[str] | None = None
+    """None if the ids are SHARD/KEY."""
 
     def __len__(self) -> int:
         return len(self.key)
 
-    def take(self, order: np.ndarray) -> "Rows":
-        """The samples at these places, in this order."""
-        places = order.tolist()
-        return Rows(
+    def take(self, order: np.ndarray) -> "SampleTable":
+        """Returns the samples at these indices, in this order."""
+        indices = order.tolist()
+        return SampleTable(
             self.shard[order],
-            [self.key[place] for place in places],
+            [self.key[index] for index in indices],
             self.offset[order],
             self.size[order],
             self.label[order],
-            None if self.name is None else [self.name[place] for place in places],
+            None if self.name is None else [self.name[index] for index in indices],
             None if self.sha256 is None else self.sha256[order],
-            None if self.target is None else [self.target[place] for place in places],
-            None if self.id is None else [self.id[place] for place in places],
+            None if self.target is None else [self.target[index] for index in indices],
+            None if self.id is None else [self.id[index] for index in indices],
         )
 
-    def in_shards(self, numbers: np.ndarray) -> "Rows":
-        """The same samples, their shards called by other numbers."""
+    def in_shards(self, numbers: np.ndarray) -> "SampleTable":
+        """Returns the same samples with other numbers for their shards, integers [samples]."""
         return replace(self, shard=numbers.astype(np.int32))
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Samples of others' shards, which have no digests, one after the other."""
+def concatenated(parts: Sequence[SampleTable]) -> SampleTable:
+    """Joins samples of shards that others wrote, which have no SHA-256, targets or ids."""
     nothing = np.empty(0, dtype=np.int64)
-    return Rows(
+    return SampleTable(
         np.concatenate([nothing.astype(np.int32), *(part.shard for part in parts)]),
         [key for part in parts for key in part.key],
         np.concatenate([nothing, *(part.offset for part in parts)]),
@@ -140,20 +164,20 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True)
 class Index:
-    """The shards, and a row for each sample."""
+    """The index of a folder of shards: the list of shards, and a row for each sample."""
 
     shards: tuple[Shard, ...]
-    rows: Rows
+    rows: SampleTable
     written: bool
-    """By the program that wrote the shards, rather than from the headers of shards that were there."""
+    """True if it was written together with the shards; False if it was made from shards that others wrote."""
     task: str | None = None
-    """Whose targets the rows have; None: classes, or nothing."""
+    """The task of the targets in the rows; None if the rows have classes or nothing."""
     names: tuple[str, ...] = ()
-    """Of what the targets answer."""
+    """The names that the targets refer to."""
 
 
 def write_index(path: Path, index: Index) -> None:
-    """Whole or not at all."""
+    """Writes an index to a file atomically. Raises OSError if it cannot be written."""
     rows, count = index.rows, len(index.rows)
     document: dict[str, Any] = {"format": FORMAT, "written": index.written}
     document["shards"] = [asdict(shard) for shard in index.shards]
@@ -178,7 +202,7 @@ def write_index(path: Path, index: Index) -> None:
 
 
 def recognise(path: Path) -> Literal["index", "other", "damaged"]:
-    """What a file of that name is: a data set's own parquet file can have it too."""
+    """Tells whether a file is an index, another parquet file that has its name by chance, or damaged."""
     try:
         return "index" if _KEY in (parquet.read_schema(path).metadata or {}) else "other"
     except (pa.ArrowException, OSError):
@@ -186,19 +210,22 @@ def recognise(path: Path) -> Literal["index", "other", "damaged"]:
 
 
 def read_index(path: Path, where: str = "") -> Index:
-    """An index, every field of it checked; `where` it came from if not from there."""
+    """Reads an index and checks every field of it.
+
+    where: what messages call it, if not `path`. Raises UserError if anything in it is wrong.
+    """
     with refusing(where or str(path)):
         schema, file_bytes = parquet.read_schema(path), path.stat().st_size
         shards, written, task, names = _header((schema.metadata or {}).get(_KEY, b""))
         _check_types(schema, SCHEMA if task is None else [*SCHEMA, *TARGETS])
-        # Texts are read as references to the distinct ones, so that a long one is not spread over a million rows.
+        # Texts are read as a dictionary and references to it, so that a long text in a million rows is stored once.
         texts = [*_TEXTS, *(_TARGET_TEXTS if task is not None else ())]
         with parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
-            # Each sample takes a header in a shard: what claims more could only be there to fill the memory.
+            # Each sample has a header in a shard: an index that claims more samples is hostile.
             most = min(sum(shard.bytes for shard in shards) // BLOCK, _ROWS_A_BYTE * file_bytes)
             if file.metadata.num_rows > most:
                 raise ValueError(f"it claims {file.metadata.num_rows} samples, more than its shards can hold")
-            table = file.read(use_threads=False)  # starting them takes longer
+            table = file.read(use_threads=False)  # starting threads takes longer than reading
         rows = _rows(table, _TEXT_A_BYTE * file_bytes, targets=task is not None)
         _check_rows(shards, rows)
     return Index(shards, rows, written, task, names)
@@ -206,10 +233,11 @@ def read_index(path: Path, where: str = "") -> Index:
 
 @contextmanager
 def refusing(where: str) -> Iterator[None]:
-    """Turns whatever is found wrong with an index into a UserError."""
+    """Turns any exception that a wrong index causes in the block into a UserError. where: its path for the message."""
     try:
         yield
     except (
+        UserError,
         pa.ArrowException,
         OSError,
         ValueError,
@@ -226,13 +254,10 @@ def refusing(where: str) -> Iterator[None]:
 
 
 def _header(text: bytes) -> tuple[tuple[Shard, ...], bool, str | None, tuple[str, ...]]:
-    """Reads the list of shards, whether it was written with them, and the task and names of targets if there are."""
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ValueError("its list of shards is nested without end") from None
+    """Parses the metadata of an index: its shards, `written`, `task` and `names`. Raises ValueError if it is wrong."""
+    document = parse_json(text, "its list of shards")
     if not isinstance(document, dict) or document.get("format") not in (FORMAT, FORMAT_OF_TARGETS):
-        raise ValueError(f"its format is not {FORMAT} or {FORMAT_OF_TARGETS}, those known here")
+        raise ValueError(f"its format is not {FORMAT} or {FORMAT_OF_TARGETS}, which this version reads")
     entries, written = document.get("shards"), document.get("written")
     if not isinstance(entries, list) or not isinstance(written, bool):
         raise ValueError("its list of shards is missing")
@@ -242,30 +267,32 @@ def _header(text: bytes) -> tuple[tuple[Shard, ...], bool, str | None, tuple[str
     if document["format"] == FORMAT:
         return shards, written, None, ()
     task, names = document.get("task"), document.get("names")
-    if not isinstance(task, str) or not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise ValueError("its task, or the names of what is answered, are missing")
+    if not isinstance(task, str) or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its task or the names of its classes are missing")
     if len(names) > _MOST_NAMES:
-        raise ValueError(f"it has {len(names)} names of what is answered")
+        raise ValueError(f"it has {len(names)} names of classes, more than {_MOST_NAMES}")
     return shards, written, task, tuple(names)
 
 
 def _check_types(schema: pa.Schema, wanted: Iterable[pa.Field]) -> None:
+    """Raises ValueError if a column is missing or of another type."""
     for expected in wanted:
-        place = schema.get_field_index(expected.name)
-        if place < 0:
+        column = schema.get_field_index(expected.name)
+        if column < 0:
             raise ValueError(f"it has no column {expected.name}")
-        if (kind := schema.field(place).type) != expected.type:
+        if (kind := schema.field(column).type) != expected.type:
             raise ValueError(f"its column {expected.name} is of {kind}, not of {expected.type}")
 
 
-def _rows(table: pa.Table, most_text: int, targets: bool) -> Rows:
-    # By numpy alone: pyarrow's own ways to Python import pandas where it is installed, a quarter of a second.
+def _rows(table: pa.Table, most_text: int, targets: bool) -> SampleTable:
+    """Converts a table to columns. most_text: the most bytes of text in a column; targets: whether it has `TARGETS`."""
+    # With numpy only, since pyarrow's own conversion imports pandas if it is installed, which takes 0.25 s.
     for name in (*_REQUIRED, *(_TARGET_TEXTS if targets else ())):
         if table[name].null_count:
             raise ValueError(f"its column {name} has gaps")
     digests = table["sha256"].combine_chunks()
     known = len(digests) and not digests.null_count
-    return Rows(
+    return SampleTable(
         **{name: _numbers(table[name].combine_chunks()) for name in ("shard", "offset", "size", "label")},
         key=_texts(table["key"], most_text),
         name=_texts(table["name"], most_text) if table["name"].null_count < len(table) else None,
@@ -276,8 +303,14 @@ def _rows(table: pa.Table, most_text: int, targets: bool) -> Rows:
 
 
 def _values(column: pa.Array, kind: Any, width: int = 1, extra: int = 0) -> np.ndarray:
-    """What a column holds: `width` numbers a row, whatever they are where there is nothing; of texts where each begins
-    and, `extra`, where the last one ends."""
+    """Returns the numbers in the buffer of a column, without copying; where the column is null they are arbitrary.
+
+    Args:
+        column: A column of numbers, of bytes of fixed length, or of text, of which it returns the offsets.
+        kind: The numpy type of the numbers.
+        width: The numbers of each row.
+        extra: Further numbers after the last row: 1 for the end of the last text.
+    """
     content = column.buffers()[1]
     if content is None or not len(column):
         return np.empty(0, kind)
@@ -285,7 +318,7 @@ def _values(column: pa.Array, kind: Any, width: int = 1, extra: int = 0) -> np.n
 
 
 def _present(column: pa.Array) -> np.ndarray:
-    """Where a column has something."""
+    """Tells in which rows a column is not null, bool [rows]."""
     bits = column.buffers()[0]
     if not column.null_count or bits is None:
         return np.ones(len(column), bool)
@@ -293,14 +326,17 @@ def _present(column: pa.Array) -> np.ndarray:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Numbers, -1 where there is none."""
+    """Returns the numbers of a column, -1 where it is null."""
     values = _values(column, column.type.to_pandas_dtype())
     return values if not column.null_count else np.where(_present(column), values, -1)
 
 
 def _texts(column: pa.ChunkedArray, most: int, longest: int = LONGEST) -> list[Any]:
-    """Texts, if they are such as names are and not more than `most` bytes in all; None where there is none."""
-    column.validate(full=True)  # what is not UTF-8 would break off the program later
+    """Returns the texts of a column, None where it is null.
+
+    Raises ValueError if they have more than `most` bytes in all, or one has more than `longest`.
+    """
+    column.validate(full=True)  # text that is not UTF-8 would raise an exception later
     found: list[str | None] = []
     total = 0
     for chunk in column.chunks:
@@ -313,29 +349,30 @@ def _texts(column: pa.ChunkedArray, most: int, longest: int = LONGEST) -> list[A
             raise ValueError(f"its names unpack to {total} bytes or more")
         texts = distinct.to_pylist()
         pairs = zip(references.tolist(), present.tolist(), strict=True)
-        found += [texts[place] if there else None for place, there in pairs]
+        found += [texts[reference] if is_present else None for reference, is_present in pairs]
     return found
 
 
-def _check_rows(shards: tuple[Shard, ...], rows: Rows) -> None:
+def _check_rows(shards: tuple[Shard, ...], rows: SampleTable) -> None:
+    """Raises ValueError if a sample is not inside its shard."""
     if not len(rows):
         return
     shard, offset, size = rows.shard, rows.offset, rows.size
     if shard.min() < 0 or shard.max() >= len(shards):
         raise ValueError("a sample lies in a shard that it does not list")
-    room = np.array([each.bytes for each in shards], dtype=np.int64)[shard]
-    # In this order no sum can overflow.
-    wrong = (size < 0) | (offset < BLOCK) | (offset > room) | (size > room - offset)
+    shard_size = np.array([listed.bytes for listed in shards], dtype=np.int64)[shard]
+    # `offset + size` could overflow, so the size is compared with the difference.
+    wrong = (size < 0) | (offset < BLOCK) | (offset > shard_size) | (size > shard_size - offset)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(
             f"a sample of {shards[shard[row]].name} would lie at {offset[row]}, {size[row]} bytes long, "
-            f"outside of the {room[row]} bytes there are"
+            f"outside of the {shard_size[row]} bytes there are"
         )
 
 
-def sample_ids(index: Index, rows: Rows) -> list[str]:
-    """The ids of samples: those they were written with, else SHARD/KEY."""
+def sample_ids(index: Index, rows: SampleTable) -> list[str]:
+    """Returns the ids of samples: those in the index, else SHARD/KEY. rows: the samples, of this index."""
     if rows.id is not None:
         return rows.id
     stems = [shard.stem for shard in index.shards]

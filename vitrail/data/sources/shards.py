@@ -1,10 +1,9 @@
-"""Tar shards, as WebDataset writes them: members that share a name up to the first dot are one sample.
+"""Tar shards as WebDataset writes them: members whose names are equal up to the first dot are one sample.
 
-Read with random access: the index (`shard_index.py`) says where each image lies, and reading a sample is one seek.
+Samples are read at random: the index (`shard_index.py`) has the position of each image in its shard.
 """
 
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -15,40 +14,46 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import BadImage
-from vitrail.data.sources.base import MAX_SAMPLE_BYTES, Source, Split, SplitRule, finish
+from vitrail.data.sources.base import MAX_SAMPLE_BYTES, ShardedReader, Source, Split, SplitRule, build_source
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
 from vitrail.data.sources.indexing import find_index
-from vitrail.data.sources.places import Place
-from vitrail.data.sources.shard_index import INDEX, Index, Rows, refusing, sample_ids
+from vitrail.data.sources.shard_index import INDEX, Index, SampleTable, refusing, sample_ids
 from vitrail.data.sources.splits import files_by_split
-from vitrail.data.sources.stored import Fetcher, Stored
+from vitrail.data.sources.storage.files import Fetcher, StoredFile
+from vitrail.data.sources.storage.folders import StorageFolder
 from vitrail.errors import UserError
 from vitrail.io.checksums import file_sha256
+from vitrail.io.documents import parse_json
 from vitrail.tasks import DEFAULT, task
 
 _OPEN = 64
-"""Shards kept open at a time: far below what a process may have, and a shard is quickly opened again."""
+"""The number of shards that are kept open, far below the number of files that a process may open."""
 
 
 class _Handle:
-    """An open file, closed when nobody uses it any more: a thread may be reading from one that was just let go."""
+    """An open file, which is closed when no thread refers to it any more; one may still be reading when it leaves the
+    list of open files."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.descriptor)  # by a name of its own: at the end of the program `os` may be gone already
+        close(self.descriptor)  # `close` is an argument because at the end of the program `os` may be gone already
 
 
 @dataclass
-class TarReader:
-    """Reads images out of tar files by their place; `pread` keeps no position, so threads share the open files."""
+class TarReader(ShardedReader):
+    """Reads images from tar files by their position. Threads share the open files, since `pread` moves no position."""
 
-    files: tuple[Stored, ...]
-    members: np.ndarray  # [samples]: which file
+    files: tuple[StoredFile, ...]
+    members: np.ndarray
+    """The number of each sample's file, integers [samples]."""
     offsets: np.ndarray
+    """The position of each image in its file, in bytes, integers [samples]."""
     sizes: np.ndarray
-    digests: np.ndarray | None = None  # [samples, 32] uint8: SHA-256, where the index has them
+    """The size of each image in bytes, integers [samples]."""
+    digests: np.ndarray | None = None
+    """The SHA-256 of each image, uint8 [samples, 32], if the index has them."""
     _handles: dict[int, _Handle] = field(default_factory=dict, repr=False)
     _lock: Any = field(default_factory=threading.Lock, repr=False)
     _fetching: Fetcher = field(default_factory=Fetcher, repr=False)
@@ -83,6 +88,7 @@ class TarReader:
         self._fetching.start([self.files[member] for member in dict.fromkeys(self.members[rows].tolist())])
 
     def _open(self, member: int) -> _Handle:
+        """Opens a file, and lets go of another if too many are open."""
         handle = _Handle(self.files[member].descriptor())
         with self._lock:
             while len(self._handles) >= _OPEN:
@@ -96,8 +102,18 @@ class TarReader:
         self.__dict__.update({**state, "_lock": threading.Lock(), "_fetching": Fetcher()})
 
 
-def open_shards(name: str, place: Place, names: list[str] | None, rule: SplitRule) -> Source:
-    """Tar files; the split is told by their names, such as train-000001.tar. No names: all there are."""
+def open_shards(name: str, place: StorageFolder, names: list[str] | None, rule: SplitRule) -> Source:
+    """Opens tar shards as one source. Splits are recognised by file names such as train-000001.tar.
+
+    Args:
+        name: The name of the source.
+        place: The folder of the shards.
+        names: The names of the shards; None for all in the folder.
+        rule: How to make the splits that it does not have.
+
+    Raises:
+        UserError: If shards or their index are damaged, or have no images.
+    """
     index, names, notes = find_index(place, names)
     groups = files_by_split(name, map(PurePosixPath, names), PurePosixPath())
     numbers = {shard.name: number for number, shard in enumerate(index.shards)}
@@ -116,34 +132,43 @@ def open_shards(name: str, place: Place, names: list[str] | None, rule: SplitRul
         if len(set(ids)) < len(ids):
             raise UserError(f"{name}: two samples have one name; write the shards again, or delete their index")
         reader = TarReader(files, members, rows.offset, rows.size, rows.sha256)
-        own = targets[start : start + len(ids)]
-        found[split] = Split(split, ids, own, reader, np.arange(len(ids), dtype=np.int64), chosen)
+        own_targets = targets[start : start + len(ids)]
+        found[split] = Split(split, ids, own_targets, reader, np.arange(len(ids), dtype=np.int64), chosen)
         start += len(ids)
-    return finish(name, classes, found, rule, notes)
+    return build_source(name, classes, found, rule, notes)
 
 
-def _part(index: Index, chosen: Sequence[int]) -> tuple[Rows, np.ndarray]:
-    """The samples of some shards, shard by shard in this order, and for each its shard's place in the order."""
-    place = np.full(len(index.shards), -1, dtype=np.int64)
-    place[chosen] = np.arange(len(chosen))
-    members = place[index.rows.shard]
-    if len(members) and members[0] >= 0 and (members[:-1] <= members[1:]).all():  # as they stand: nothing to move
+def _part(index: Index, chosen: Sequence[int]) -> tuple[SampleTable, np.ndarray]:
+    """Returns the samples of some shards, sorted by shard, and for each the position of its shard in `chosen`.
+
+    chosen: the numbers of the shards, in the wanted order.
+    """
+    position = np.full(len(index.shards), -1, dtype=np.int64)
+    position[chosen] = np.arange(len(chosen))
+    members = position[index.rows.shard]
+    if len(members) and members[0] >= 0 and (members[:-1] <= members[1:]).all():  # already in this order
         return index.rows, members
     order = np.argsort(members, kind="stable")
     order = order[np.searchsorted(members[order], 0) :]
     return index.rows.take(order), members[order]
 
 
-def _targets(name: str, index: Index, parts: list[Rows], place: Place) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names and targets of the samples, part after part: by the index where it has the task's own, else classes."""
+def _targets(
+    name: str, index: Index, parts: list[SampleTable], place: StorageFolder
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Returns the names that targets refer to, and the targets of the samples in all parts, [samples, ...].
+
+    They are those that the index has, or else made of the labels. place: the folder, which may have class names.
+    """
     if index.task is None:
         return _classes(name, parts, place)
     with refusing(place.where(INDEX)):
-        told = [json.loads(text) for rows in parts for text in rows.target or ()]
-        return index.names, task(index.task).target.restored(told, len(index.names))
+        stored = [parse_json(text, "a target") for rows in parts for text in rows.target or ()]
+        return index.names, task(index.task).target.restored(stored, len(index.names))
 
 
-def _classes(name: str, parts: list[Rows], place: Place) -> tuple[tuple[str, ...], np.ndarray]:
+def _classes(name: str, parts: list[SampleTable], place: StorageFolder) -> tuple[tuple[str, ...], np.ndarray]:
+    """Returns the class names and the label of each sample. Raises UserError if some labels are names and some not."""
     numbers = np.concatenate([rows.label for rows in parts])
     texts = [text for rows in parts for text in rows.name or [None] * len(rows)]
     named = next((text for text in texts if text is not None), None)
@@ -156,7 +181,10 @@ def _classes(name: str, parts: list[Rows], place: Place) -> tuple[tuple[str, ...
 
 
 def damaged_shards(source: Source) -> list[dict[str, str]]:
-    """Shards whose bytes are not those that were written, where an index can tell: labels and headers too."""
+    """Finds shards that differ from their SHA-256 in the index, which covers images, labels and headers.
+
+    Returns {shard, reason} for each; [] for sources that are no shards or have no SHA-256.
+    """
     found: dict[str, str] = {}
     checked: set[str] = set()
     for split in source.splits.values():

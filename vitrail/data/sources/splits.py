@@ -1,4 +1,4 @@
-"""Which samples train, validate and test: by the names the data set uses, or cut by a seed."""
+"""Dividing samples into splits (train, val, test): by the names in a data set, or at random by a seed."""
 
 import hashlib
 import re
@@ -19,17 +19,30 @@ SPLIT_NAMES = {
     "test": "test",
     "testing": "test",
 }
+"""The split that each of these words means in the name of a file, folder or column."""
 
 
 def split_named(text: str | PurePath) -> str | None:
-    """The split that a path's words name: `data/train-00001.parquet` is train. The last word that fits wins."""
+    """Finds the split that a word of a path names: "train" for `data/train-00001.parquet`; None if no word does.
+
+    The last such word decides.
+    """
     words = re.split(r"[^a-z]+", str(text).lower())
     named = [SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES]
     return named[-1] if named else None
 
 
 def files_by_split(where: str, files: Iterable[PurePath], root: PurePath) -> dict[str, list]:
-    """Files grouped by the split their names tell; all under "" when none tells one."""
+    """Groups files by the split that their names tell; all under "" if no name tells one.
+
+    Args:
+        where: The source, for messages.
+        files: The files.
+        root: The folder whose own name does not count.
+
+    Raises:
+        UserError: If only some of the names tell a split.
+    """
     groups: dict[str, list] = {}
     for file in files:
         groups.setdefault(split_named(file.relative_to(root)) or "", []).append(file)
@@ -44,13 +57,22 @@ def files_by_split(where: str, files: Iterable[PurePath], root: PurePath) -> dic
 def stratified_split(
     ids: Sequence[str], labels: np.ndarray, fractions: dict[str, float], seed: int
 ) -> dict[str, np.ndarray]:
-    """Cut samples into `train` and the parts named in `fractions`, every class in the same proportion.
+    """Divides samples at random into `train` and the parts named in `fractions`, with every class in its proportion.
 
-    The result depends on the seed, the ids and the labels only: not on the order of the samples, the machine or
-    any library's random numbers. Each part of each class is within one sample of its exact share, each part's
-    total is its share of the whole rounded, and every class keeps a sample to train on.
+    The result depends only on the seed, the ids and the labels, and not on the order of the samples, the machine or the
+    random numbers of a library. The number of each class in each part is within one of its exact fraction, each part's
+    size is its fraction of all samples, rounded, and every class keeps at least one sample in `train`.
+
+    Args:
+        ids: The id of each sample.
+        labels: The class, or other group, of each sample, integers [samples].
+        fractions: The fraction of the samples for each part but `train`.
+        seed: The seed.
+
+    Returns:
+        For each part the indices of its samples, int64, sorted by id.
     """
-    # Samples keep the order of their ids, which is the same wherever they were listed from.
+    # Indices are sorted by id because the order in which samples were listed may differ between machines.
     sorted_already = list(ids) == sorted(ids)
 
     def by_id(chosen: np.ndarray) -> np.ndarray:
@@ -65,9 +87,10 @@ def stratified_split(
     taken = dict.fromkeys(members, 0)
     parts: dict[str, np.ndarray] = {}
     for part, fraction in fractions.items():
-        # A class with one sample left has nothing to spare: it trains.
-        room = {label: len(indices) - taken[label] - 1 for label, indices in members.items()}
-        counts = _shares({label: len(indices) for label, indices in members.items()}, room, fraction, members, ranks)
+        # One sample of each class is kept for `train`.
+        available = {label: len(indices) - taken[label] - 1 for label, indices in members.items()}
+        sizes = {label: len(indices) for label, indices in members.items()}
+        counts = _class_counts(sizes, available, fraction, members, ranks)
         chosen = [members[label][taken[label] : taken[label] + count] for label, count in counts.items()]
         parts[part] = by_id(np.concatenate([nothing, *chosen]))
         for label, count in counts.items():
@@ -77,13 +100,13 @@ def stratified_split(
 
 
 def _ranks(ids: Sequence[str], seed: int) -> np.ndarray:
-    """A random number for each sample, of the seed and its id."""
+    """Computes a random number for each sample from the seed and its id, uint64 [samples]."""
     digests = [hashlib.blake2b(_text(seed, name), digest_size=8).digest() for name in ids]
     return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
 
 
 def _members(ids: Sequence[str], labels: np.ndarray, ranks: np.ndarray) -> dict[int, np.ndarray]:
-    """The samples of each class by rank; equal ranks, which hardly occur, by id."""
+    """Returns the indices of each class's samples, sorted by rank; equal ranks, which hardly occur, by id."""
     order = np.argsort(ranks, kind="stable")
     if (ranks[order[:-1]] == ranks[order[1:]]).any():
         order = np.array(sorted(range(len(ids)), key=lambda index: (int(ranks[index]), ids[index])), dtype=np.int64)
@@ -93,15 +116,23 @@ def _members(ids: Sequence[str], labels: np.ndarray, ranks: np.ndarray) -> dict[
     return {label: groups[label] for label in dict.fromkeys(labels.tolist())}
 
 
-def _shares(
+def _class_counts(
     sizes: dict[int, int],
-    room: dict[int, int],
+    available: dict[int, int],
     fraction: float,
     members: dict[int, np.ndarray],
     ranks: np.ndarray,
 ) -> dict[int, int]:
-    """How many of each class, by largest remainder; ties go by the hash of the class's first sample."""
-    counts = {label: min(int(size * fraction), room[label]) for label, size in sizes.items()}
+    """Computes how many samples of each class a part gets, by the largest remainder method.
+
+    Args:
+        sizes: The number of samples of each class.
+        available: The number of them that may still be taken.
+        fraction: The fraction of all samples that the part gets.
+        members: The indices of each class's samples; equal remainders are ordered by the rank of the first.
+        ranks: The rank of each sample.
+    """
+    counts = {label: min(int(size * fraction), available[label]) for label, size in sizes.items()}
     short = round(sum(sizes.values()) * fraction) - sum(counts.values())
     by_remainder = sorted(
         sizes,
@@ -113,12 +144,13 @@ def _shares(
     for label in by_remainder:
         if short <= 0:
             break
-        # A class whose share is a whole number already has it exactly.
-        if counts[label] < room[label] and sizes[label] * fraction > counts[label]:
+        # A class whose exact fraction is a whole number has that number already.
+        if counts[label] < available[label] and sizes[label] * fraction > counts[label]:
             counts[label] += 1
             short -= 1
     return counts
 
 
 def _text(seed: int, name: str) -> bytes:
+    """Returns the bytes that are hashed for a sample."""
     return f"{seed}/{name}".encode("utf-8", "surrogateescape")  # file names need not be valid text

@@ -1,7 +1,6 @@
-"""A table of image files and their targets: .csv, or .parquet with a column of file names.
+"""Tables of image files and their targets: .csv, or .parquet with a column of file names.
 
-How the targets are read is each task's own affair (`Target.from_columns`): here is what all tables have, the files and
-the splits.
+The columns of files and of splits are read here; those of targets are read by each task (`Target.from_columns`).
 """
 
 import csv
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, finish
+from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.parquet import holds_bytes
 from vitrail.data.sources.splits import SPLIT_NAMES
@@ -20,33 +19,37 @@ from vitrail.errors import UserError
 from vitrail.tasks import task, task_names
 from vitrail.tasks.base import BadCell, ReadColumns
 
+# The names of columns, in lower case; the case in a table does not matter.
 FILE_NAMES = ("file", "path", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "photo")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
 TARGET_NAMES = ("label", "labels", "class", "class_name", "category", "tags", "target", "cls", "y")
-"""Where a column is called so, it is what is learned, and others are not looked at."""
+"""A column with one of these names has the targets, and no other column is used."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of a table as text, "" for an empty one, by the names of the columns."""
+    """A table that has been read."""
 
     path: Path
     columns: dict[str, list[str]]
+    """The cells of each column as text, "" for an empty cell."""
     lines: Sequence[int] = ()
-    """Of the file, where each row ends; empty where a file has no lines, and rows are counted from 1."""
+    """The number of the line in the file where each row ends; empty for a file without lines."""
 
     def where(self, row: int) -> str:
-        """Names a row for messages."""
+        """Returns the name of a row for messages: its line or, if the file has no lines, its number from 1."""
         return f"{self.path}, " + (f"line {self.lines[row]}" if self.lines else f"row {row + 1}")
 
     def take(self, names: Sequence[str]) -> tuple[str, list[str]] | None:
-        """Takes out the first of these columns that there is, whatever its case."""
-        found = {each.strip().lower(): each for each in reversed(self.columns)}
-        name = next((found[each] for each in names if each in found), None)
+        """Removes the first of these columns that exists, and returns its name and cells; None if none exists."""
+        found = {column.strip().lower(): column for column in reversed(self.columns)}
+        name = next((found[wanted] for wanted in names if wanted in found), None)
         return None if name is None else (name, self.columns.pop(name))
 
 
 class TableFile(SourceKind):
+    """A table of image files."""
+
     words = "a .csv or .parquet table of image files"
 
     def recognises(self, path: Path) -> bool:
@@ -57,7 +60,7 @@ class TableFile(SourceKind):
 
 
 def is_table(path: Path) -> bool:
-    """Tells whether a file is a table of files, and not of the pictures themselves."""
+    """Tells whether a file is a table of image files; a .parquet with the images in it is not."""
     if path.suffix.lower() == ".csv":
         return True
     if path.suffix.lower() != ".parquet":
@@ -68,15 +71,23 @@ def is_table(path: Path) -> bool:
     try:
         schema = pyarrow.parquet.read_schema(path)
     except (OSError, pyarrow.ArrowException):
-        return False  # whoever opens it says why
+        return False  # opening it as images in parquet will raise the error
     text = (pyarrow.types.is_string, pyarrow.types.is_large_string)
     names = [field.name.lower() for field in schema if any(is_text(field.type) for is_text in text)]
     return any(name in FILE_NAMES for name in names) and not any(holds_bytes(field.type) for field in schema)
 
 
 def open_table(path: Path, rule: SplitRule, asked: str | None = None) -> Source:
-    """Opens a table; files are named relative to its folder, and are the ids of the samples. asked: the task that its
-    columns are read for; None: the first that can read them."""
+    """Opens a table. Files are named relative to its folder; their names are the ids of the samples.
+
+    Args:
+        path: The table.
+        rule: How to make the splits that it does not have.
+        asked: The task to read its columns for; None for the first task that can read them.
+
+    Raises:
+        UserError: If the table is damaged, files are missing, or no task can read its columns.
+    """
     table = _read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path)
     header = list(table.columns)
     files = table.take(FILE_NAMES)
@@ -91,13 +102,13 @@ def open_table(path: Path, rule: SplitRule, asked: str | None = None) -> Source:
     reader = FilesReader(path.parent, tuple(names))
     found = {}
     for name in dict.fromkeys(splits):
-        rows = np.array([row for row, each in enumerate(splits) if each == name], dtype=np.int64)
+        rows = np.array([row for row, split in enumerate(splits) if split == name], dtype=np.int64)
         found[name] = Split(name, [names[row] for row in rows], targets[rows], reader, rows, chosen)
-    return finish(str(path), classes, found, rule, notes)
+    return build_source(str(path), classes, found, rule, notes)
 
 
 def _targets(table: Table, asked: str | None) -> tuple[str, ReadColumns, list[str]]:
-    """The task, what its columns say, and a sentence on both."""
+    """Returns the task, its class names and targets read from the columns that are left, and a note on both."""
     columns, ignored = table.columns, []
     if (named := table.take(TARGET_NAMES)) is not None:
         ignored, columns = list(table.columns), dict([named])
@@ -112,10 +123,10 @@ def _targets(table: Table, asked: str | None) -> tuple[str, ReadColumns, list[st
             raise UserError(f"{table.where(error.row)}: the cell of {error.column!r} {error.reason}") from error
         if read is not None:
             shown = _listed(list(columns))
-            aside = f" ({_listed(ignored)} not used)" if ignored else ""
-            otherwise = "" if asked else "; --task says otherwise"
-            told = f"{table.path}: {target.counted(read[0])} ({candidate}) by {shown}{aside}{otherwise}"
-            return candidate, read, [told]
+            unused = f" ({_listed(ignored)} not used)" if ignored else ""
+            remedy = "" if asked else "; --task NAME reads it for another task"
+            note = f"{table.path}: {target.counted(read[0])} ({candidate}) by {shown}{unused}{remedy}"
+            return candidate, read, [note]
     shown, last = _listed(list(columns)), list(columns)[-1]
     purpose = f"for {asked}" if asked else f"for any of {', '.join(candidates)}"
     raise UserError(
@@ -125,12 +136,13 @@ def _targets(table: Table, asked: str | None) -> tuple[str, ReadColumns, list[st
 
 
 def _listed(names: list[str]) -> str:
+    """Lists the names of columns for a message."""
     word = "column" if len(names) == 1 else "columns"
     return f"{word} {', '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _files(table: Table, column: str, cells: list[str]) -> list[str]:
-    """The files by their names, all of which exist, each once."""
+    """Returns the names of the files. Raises UserError if one is empty, occurs twice or does not exist."""
     names = [cell.strip() for cell in cells]
     seen: dict[str, int] = {}
     missing: list[int] = []
@@ -155,7 +167,7 @@ def _files(table: Table, column: str, cells: list[str]) -> list[str]:
 
 
 def _splits(table: Table) -> list[str]:
-    """The split of each row, all "" where there is no such column."""
+    """Returns the split of each row, "" for all if there is no column of splits. Raises UserError for unknown ones."""
     rows = len(next(iter(table.columns.values()), []))
     found = table.take(SPLIT_COLUMNS)
     if found is None:
@@ -171,6 +183,7 @@ def _splits(table: Table) -> list[str]:
 
 
 def _read_csv(path: Path) -> Table:
+    """Reads a .csv file separated by commas, semicolons or tabs. Raises UserError if it is not a table."""
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -186,17 +199,18 @@ def _read_csv(path: Path) -> Table:
         raise UserError(f"{path} has no rows below its header: a header is needed, then a row for each picture")
     (_, header), *rest = rows
     names = [cell.strip() for cell in header]
-    doubled = next((name for place, name in enumerate(names) if name in names[:place] or not name), None)
+    doubled = next((name for column, name in enumerate(names) if name in names[:column] or not name), None)
     if doubled is not None:
         raise UserError(f"{path}: the column name {doubled!r} occurs more than once, or is empty: name each column")
     for number, row in rest:
         if len(row) != len(names):
             raise UserError(f"{path}, line {number}: has {len(row)} cells, but there are {len(names)} columns")
-    columns = {name: [row[place] for _, row in rest] for place, name in enumerate(names)}
+    columns = {name: [row[column] for _, row in rest] for column, name in enumerate(names)}
     return Table(path, columns, [number for number, _ in rest])
 
 
 def _read_parquet(path: Path) -> Table:
+    """Reads a .parquet file as text. Raises UserError if it cannot be read or has no rows."""
     import pyarrow
     import pyarrow.parquet
 
@@ -210,7 +224,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _text(cell: object) -> str:
-    """A value as a cell of a .csv file would have it; a list as its parts joined by |."""
+    """Formats a value as a .csv file would have it; the parts of a list are joined by |."""
     if cell is None:
         return ""
     if isinstance(cell, list):

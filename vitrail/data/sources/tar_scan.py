@@ -1,9 +1,8 @@
-"""What is in a tar file that nobody indexed: one pass over its headers.
+"""Indexing a tar shard that has no index, by reading the headers of its members once.
 
-Only images and labels (.cls, .json, .txt) are ever read; pickled members (.pkl, .pyd, .pth) never are.
+Of the members' contents only labels (.cls, .json, .txt) are read; pickled members (.pkl, .pyd, .pth) never are.
 """
 
-import json
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,28 +10,49 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.decode import EXTENSIONS
-from vitrail.data.sources.shard_index import LONGEST, Rows, Shard
+from vitrail.data.sources.shard_index import LONGEST, SampleTable, Shard
 from vitrail.errors import UserError
+from vitrail.io.documents import parse_json
 
 _LABELS = (".cls", ".json", ".txt")
+"""The endings of labels; an earlier one is preferred to a later one."""
 _PICKLES = (".pkl", ".pickle", ".pyd", ".pth", ".pt")
 _MAX_LABEL_BYTES = 1 << 20
+"""The largest member that is read as a label."""
 WRITTEN = "vitrail"
-"""The key by which a .json member says for which task it was written here."""
+"""The key in a .json member of this program's shards; its value is the task of the target."""
 _JSON_KEYS = ("label", "cls", "class", "class_name", "class_id", "target")
+"""The keys under which a .json member may have the label."""
 
 
 @dataclass
 class _Entry:
+    """A sample of which some members have been found."""
+
     key: str
     offset: int = -1
+    """The position of its image in the shard; -1 until one is found."""
     size: int = 0
     label: int | str | None = None
     label_rank: int = len(_LABELS)
+    """The index in `_LABELS` of the ending that the label came from."""
 
 
-def scan(path: Path, name: str, state: tuple[int, str], where: str) -> tuple[Shard, Rows]:
-    """The shard's entry for an index, and the rows of its samples; their column `shard` is left at 0."""
+def scan(path: Path, name: str, state: tuple[int, str], where: str) -> tuple[Shard, SampleTable]:
+    """Scans a shard.
+
+    Args:
+        path: The file on this machine.
+        name: Its name in the index.
+        state: Its size, and a text that changes when it does.
+        where: What messages call it.
+
+    Returns:
+        The entry of the shard in an index, and the rows of its samples, with 0 as the number of the shard.
+
+    Raises:
+        UserError: If it is not a plain tar file, or a label in it cannot be read.
+    """
     entries: dict[str, _Entry] = {}
     pickled = 0
     try:
@@ -41,26 +61,29 @@ def scan(path: Path, name: str, state: tuple[int, str], where: str) -> tuple[Sha
                 pickled += _note(archive, info, entries, where)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise UserError(f"{where} is not a readable plain tar file ({error}); write or fetch it again") from error
-    whole = [entry for entry in entries.values() if entry.offset >= 0]
-    labels = [entry.label for entry in whole]
-    rows = Rows(
-        np.zeros(len(whole), np.int32),
-        [entry.key for entry in whole],
-        np.array([entry.offset for entry in whole], dtype=np.int64),
-        np.array([entry.size for entry in whole], dtype=np.int64),
+    complete = [entry for entry in entries.values() if entry.offset >= 0]
+    labels = [entry.label for entry in complete]
+    rows = SampleTable(
+        np.zeros(len(complete), np.int32),
+        [entry.key for entry in complete],
+        np.array([entry.offset for entry in complete], dtype=np.int64),
+        np.array([entry.size for entry in complete], dtype=np.int64),
         np.array([label if isinstance(label, int) else -1 for label in labels], dtype=np.int64),
         [label if isinstance(label, str) else None for label in labels],
     )
     size, version = state
     try:
-        shard = Shard(name, size, None, version, pictureless=len(entries) - len(whole), pickled=pickled)
+        shard = Shard(name, size, None, version, pictureless=len(entries) - len(complete), pickled=pickled)
     except ValueError as error:
         raise UserError(f"{where} cannot be indexed: {error}; rename it") from error
     return shard, rows
 
 
 def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, entries: dict[str, _Entry], where: str) -> int:
-    """Enter one tar member into the index; 1 if it is a pickle, which is passed over."""
+    """Records one member of the archive in `entries`, by the key of its sample.
+
+    Returns 1 if the member is a pickle, which is left out, else 0. Raises UserError if a sample has two images.
+    """
     folder, _, base = info.name.rpartition("/")
     if not info.isreg() or info.issparse() or base.startswith("."):
         return 0
@@ -72,7 +95,7 @@ def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, entries: dict[str, _E
     if not is_image and not is_label:
         return 0
     key = "/".join(part for part in (folder.strip("./"), stem) if part)
-    key = key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")  # names need not be valid text
+    key = key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")  # names need not be valid UTF-8
     if len(key.encode()) > LONGEST:
         raise UserError(f"{where}: a sample's name is {len(key)} characters long")
     entry = entries.setdefault(key, _Entry(key))
@@ -88,7 +111,10 @@ def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, entries: dict[str, _E
 
 
 def _label(archive: tarfile.TarFile, info: tarfile.TarInfo, ending: str, where: str) -> int | str | None:
-    """A number or a name; .cls before .json before .txt where a sample has several."""
+    """Reads a label, a number or a name, from a member; None if it is empty or a .json member without a label.
+
+    Raises UserError if the member is too large or holds something else.
+    """
     stream = archive.extractfile(info)
     if stream is None or info.size > _MAX_LABEL_BYTES:
         raise UserError(f"{where} is too large to be a label")
@@ -97,7 +123,7 @@ def _label(archive: tarfile.TarFile, info: tarfile.TarInfo, ending: str, where: 
         if ending != ".json":
             document = int(text) if text.isascii() and text.lstrip("-").isdigit() else text or None
         else:
-            document = json.loads(text)
+            document = parse_json(text, f"{where} cannot be read as a label")
             if isinstance(document, dict) and WRITTEN in document:
                 raise UserError(
                     f"{where} is a target for {document[WRITTEN]}, which is read by way of the shards' index.parquet: "
@@ -105,7 +131,7 @@ def _label(archive: tarfile.TarFile, info: tarfile.TarInfo, ending: str, where: 
                 )
             if isinstance(document, dict):
                 document = next((document[key] for key in _JSON_KEYS if key in document), None)
-        if isinstance(document, str) and len(document.encode()) > LONGEST:  # fails on JSON that spells what is no text
+        if isinstance(document, str) and len(document.encode()) > LONGEST:  # `encode` raises on unpaired surrogates
             raise ValueError("it is too long for the name of a class")
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} cannot be read as a label: {error}") from error

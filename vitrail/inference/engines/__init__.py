@@ -1,13 +1,13 @@
-"""What executes a model: PyTorch, ONNX Runtime or OpenVINO behind one small interface.
+"""Engines that run a model: PyTorch, ONNX Runtime and OpenVINO behind one small interface.
 
-    engine.run(output, images)   float32 [batch, channels, rows, columns] -> float32 [batch, ...] of the output's name
-    engine.outputs(images)       what the task's answers are made of; of classes, logits [batch, num_classes]
-    engine.features(images)      float32 [batch, features_width]
+    engine.run(output, images)   the output of that name: float32 [batch, channels, rows, columns] -> float32 [batch,
+    ...]
+    engine.outputs(images)       what the task makes its answers of; for classification, logits [batch, num_classes]
+    engine.features(images)      what the head is given, float32 [batch, features_width]
 
-Several threads may call an engine at once; it was made for `workers` of them and shares the processors among them.
+Several threads may call an engine at once. It is made for `workers` of them and divides the processors among them.
 """
 
-import importlib
 import os
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -15,35 +15,40 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
+from vitrail.environment import available_processors, import_without_telemetry
 from vitrail.errors import UserError
-from vitrail.inference.engines.facts import Facts
-from vitrail.launched import available_processors
+from vitrail.inference.engines.facts import ExportMetadata
 
 Name = Literal["torch", "onnxruntime", "openvino"]
+"""The name of an engine."""
 NAMES: tuple[Name, ...] = get_args(Name)
 FEATURES = "features"
-"""The output that is what the head is given, in every exported file."""
+"""The name, in every exported file, of the output that the head is given."""
 TOKENS = 1024
-"""Of a batch that a processor does best: with more, what a layer leaves is out of the caches when the next reads it."""
+"""The number of tokens in a batch that a processor computes fastest; with more, a layer's output no longer fits the
+caches when the next layer reads it."""
 
 
 class Engine(Protocol):
+    """A model that is ready to run, and what is known of it."""
+
     name: str
-    facts: Facts
+    facts: ExportMetadata
     workers: int
-    """How many threads it is ready to be called by at once."""
+    """The number of threads that may call it at once."""
 
     @property
     def batch_size(self) -> int:
-        """How many pictures at a time it does best."""
+        """Returns the number of pictures at a time that it computes most efficiently."""
         ...
 
     def run(self, output: str, images: np.ndarray) -> np.ndarray:
-        """Computes an output by its name: FEATURES, or that of the task."""
+        """Computes the output of the given name, FEATURES or the task's, for images [batch, channels, rows,
+        columns]."""
         ...
 
     def outputs(self, images: np.ndarray) -> np.ndarray:
-        """Computes what the task's answers are made of."""
+        """Computes what the task makes its answers of."""
         ...
 
     def features(self, images: np.ndarray) -> np.ndarray:
@@ -51,37 +56,44 @@ class Engine(Protocol):
         ...
 
     def running(self) -> AbstractContextManager[None]:
-        """Wrap what calls the engine from many threads: settings it needs meanwhile are put back afterwards."""
+        """Wraps the time in which threads call the engine: settings that it changes for that are restored
+        afterwards."""
         ...
 
 
 class NamedOutputs(ABC):
-    """What engines share: the outputs that every model has, by name."""
+    """The outputs that every model has; the base of all engines."""
 
-    facts: Facts
+    facts: ExportMetadata
 
     @abstractmethod
-    def run(self, output: str, images: np.ndarray) -> np.ndarray: ...
+    def run(self, output: str, images: np.ndarray) -> np.ndarray:
+        """Computes the output of the given name for images [batch, channels, rows, columns]."""
+        ...
 
     def outputs(self, images: np.ndarray) -> np.ndarray:
+        """Computes what the task makes its answers of; raises a UserError for a model without a head."""
         require_head(self.facts)
         return self.run(self.facts.output, images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
+        """Computes what the head is given, [batch, features_width]."""
         return self.run(FEATURES, images)
 
 
 class ExportedEngine(NamedOutputs):
-    """What engines of exported files share: only the outputs the file has, and threads that need no settings."""
+    """An engine of an exported file: it has only the outputs in the file, and changes no settings."""
 
     names: frozenset[str]
-    """Of the outputs in the file."""
+    """The names of the outputs in the file."""
 
     @property
     def batch_size(self) -> int:
+        """Returns the number of pictures at a time that fits the processor's caches."""
         return batch_in_caches(self.facts)
 
     def run(self, output: str, images: np.ndarray) -> np.ndarray:
+        """Computes an output by its name; raises a UserError if the file does not have it."""
         if output not in self.names:
             raise UserError(f"the exported model has no output {output!r}; make it again with vitrail export")
         return self.compute(output, images)
@@ -91,34 +103,32 @@ class ExportedEngine(NamedOutputs):
         """Computes an output that the file has."""
 
     def running(self) -> AbstractContextManager[None]:
+        """Changes no settings."""
         return nullcontext()
 
 
 def processors() -> int:
-    """How many there are for us: those we may run on, or fewer where OMP_NUM_THREADS says so."""
+    """Returns the number of processors that this process may use; OMP_NUM_THREADS can lower it."""
     available = available_processors()
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(available, int(wanted))) if wanted.isdigit() else available
 
 
-def batch_in_caches(facts: Facts) -> int:
+def batch_in_caches(facts: ExportMetadata) -> int:
+    """Returns the number of pictures whose tokens fit the processor's caches, at most 16."""
     config = facts.config
     return 16 if config.family == "resnet" else max(1, min(16, TOKENS // config.tokens))
 
 
 def package(name: str) -> Any:
-    """An engine's package, or a sentence about how to get it."""
+    """Imports an engine's package, or raises a UserError that says what to install."""
     try:
-        return importlib.import_module(name)
+        return import_without_telemetry(name)
     except ImportError as error:
         raise UserError(f'the package {name} is not installed: pip install "vitrail[export]"') from error
 
 
-def require_head(facts: Facts) -> None:
+def require_head(facts: ExportMetadata) -> None:
+    """Raises a UserError for a model without a head."""
     if not facts.config.num_classes:
         raise UserError("the model has no head, so it knows no classes; vitrail embed gives its features")
-
-
-def first_line(error: BaseException) -> str:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text if len(text) < 160 else text[:157] + "..."

@@ -1,27 +1,30 @@
-"""What an exported model says of itself: one JSON text inside the file, read back with suspicion and without torch."""
+"""Reads and writes what an exported file says of its model: one JSON text, which is checked, and read without torch."""
 
 import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from vitrail.config import ModelConfig, Preprocessing
-from vitrail.errors import UserError
+from vitrail.errors import UserError, naming
+from vitrail.io.documents import parse_json
 from vitrail.models.card import Card
 from vitrail.tasks import DEFAULT, Meaning, task
 from vitrail.version import __version__
 
 KEY = "vitrail"
-"""Under which the text stands in an ONNX file's metadata and in OpenVINO's rt_info."""
+"""The key of the text in an ONNX file's metadata and in OpenVINO's rt_info."""
 FORMAT = 2
-"""The newest that is read; a model of classes is written in format 1, which has no task and no constants."""
+"""The newest format that can be read. Models for classification are written in format 1, which has no task and no
+constants."""
 _LARGEST = 64 << 20
+"""The largest text that is read, in bytes."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What has to be known to turn pictures into a model's inputs, and its outputs into words."""
+class ExportMetadata:
+    """All that is needed to prepare pictures for a model and to put its outputs into words."""
 
     config: ModelConfig
     preprocessing: Preprocessing
@@ -30,11 +33,12 @@ class Facts:
     constants: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
-    """What export did besides translating, such as int8 or merged tokens."""
+    """What was changed in the model at export, such as int8 or merged tokens."""
 
     @classmethod
-    def of(cls, config: ModelConfig, card: Card, **changes: Any) -> "Facts":
-        """Of a model in memory; one that never saw data gets pixels in [-1, 1], as a bundle does."""
+    def of(cls, config: ModelConfig, card: Card, **changes: Any) -> "ExportMetadata":
+        """Returns the facts of a model in memory. Without preprocessing on its card, pixels are scaled to [-1, 1], as
+        in a bundle."""
         half = (0.5,) * config.channels
         preprocessing = card.preprocessing or Preprocessing(image_size=config.image_size, mean=half, std=half)
         names, words = card.label_names, card.label_descriptions
@@ -42,30 +46,32 @@ class Facts:
 
     @property
     def output(self) -> str:
-        """The name of the output that answers are made of."""
+        """Returns the name of the output that the task's answers are made of."""
         return task(self.config.task).answer.output
 
     @property
     def features_width(self) -> int:
+        """Returns the number of features of one picture."""
         if self.config.family == "resnet":
             return self.config.stem_width * 4 * 2 ** (len(self.config.stages or ()) - 1)
         return self.config.representation_size or self.config.width
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """(channels, rows, columns) of one picture."""
+        """Returns (channels, rows, columns) of one prepared picture."""
         return (len(self.preprocessing.mean), *self.preprocessing.rows_columns)
 
     def label(self, index: int) -> tuple[str, str]:
-        """Gives an output's name and description; its number where it has no name."""
+        """Returns the name and description of the class at `index`; its number if it has no name."""
         return self.meaning.named(index)
 
     @property
     def meaning(self) -> Meaning:
-        """What the model's outputs mean."""
+        """Returns what the model's outputs mean."""
         return Meaning(self.label_names, self.label_descriptions, self.constants)
 
     def to_text(self) -> str:
+        """Returns the facts as the JSON text that is written into a file."""
         document = {
             "format": 1 if self.config.task == DEFAULT else FORMAT,
             "version": __version__,
@@ -80,38 +86,35 @@ class Facts:
         return json.dumps(document, ensure_ascii=False, default=str)
 
     @classmethod
-    def from_text(cls, path: Path, text: str | None) -> "Facts":
+    def from_text(cls, path: Path, text: str | None) -> "ExportMetadata":
+        """Reads the facts from the text in the file `path`; raises a UserError if they are missing, damaged or
+        contradictory."""
         if not text:
             raise UserError(
                 f"{path}: does not say how its images are prepared and what its classes are called; "
                 "make the file with vitrail export"
             )
-        try:
-            document = json.loads(text)
-            if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
-                raise UserError(f"{path}: its facts are of a format this version cannot read; upgrade vitrail")
-            facts = cls(
-                ModelConfig.from_json(document["model"]),
-                Preprocessing.from_json(document["preprocessing"]),
-                tuple(map(str, document.get("label_names") or ())),
-                {str(name): str(words) for name, words in (document.get("label_descriptions") or {}).items()},
-                dict(document.get("constants") or {}),
-                dict(document.get("provenance") or {}),
-                dict(document.get("changes") or {}),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{path}: the facts in it cannot be read: {error}") from error
-        task(facts.config.task)
-        if facts.label_names and len(facts.label_names) != facts.config.num_classes:
-            count = len(facts.label_names)
-            raise UserError(f"{path}: names {count} classes, but its model has {facts.config.num_classes}")
+        document = parse_json(text, f"{path}: the facts in it", finite=False)  # a metric may be NaN
+        if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
+            raise UserError(f"{path}: its facts are of a format this version cannot read; upgrade vitrail")
+        changes = document.get("changes") or {}
+        with naming(f"{path}: the facts in it cannot be read"):
+            if not isinstance(changes, dict):
+                raise UserError("changes must be an object")
+            config = ModelConfig.from_json(document.get("model"))
+            task(config.task)
+            facts = replace(cls.of(config, Card.from_json(document, config)), changes=changes)
         if facts.input_shape != (facts.config.channels, *facts.config.rows_columns):
             raise UserError(f"{path}: prepares images of {facts.input_shape}, but its model takes others")
         return facts
 
 
-def read_onnx_facts(path: Path) -> Facts:
-    """The facts of an .onnx file, by skipping through its outermost layer: neither onnx nor a runtime is needed."""
+def read_onnx_facts(path: Path) -> ExportMetadata:
+    """Reads the facts from an .onnx file, without onnx or a runtime.
+
+    Only the outermost fields of the file are visited; the weights are skipped. Raises a UserError if the file is
+    damaged or has no facts.
+    """
     text = None
     try:
         with path.open("rb") as file:
@@ -123,11 +126,11 @@ def read_onnx_facts(path: Path) -> Facts:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
         raise UserError(f"{path}: damaged or not an ONNX file ({error})") from error
-    return Facts.from_text(path, text)
+    return ExportMetadata.from_text(path, text)
 
 
 def _fields(file: BinaryIO, end: int, wanted: int) -> list[bytes]:
-    """The contents of one length-delimited field of a protocol buffer; all others are passed over."""
+    """Returns the contents of one length-delimited field of a protocol buffer, and skips all other fields."""
     found = []
     while file.tell() < end:
         tag = _varint(file)
@@ -150,12 +153,13 @@ def _fields(file: BinaryIO, end: int, wanted: int) -> list[bytes]:
 
 
 def _pair(entry: bytes) -> tuple[bytes, bytes]:
-    """A StringStringEntryProto."""
+    """Reads the key and the value of a StringStringEntryProto."""
     parts = [_fields(io.BytesIO(entry), len(entry), wanted=number) for number in (1, 2)]
     return (parts[0] or [b""])[-1], (parts[1] or [b""])[-1]
 
 
 def _varint(file: BinaryIO) -> int:
+    """Reads a number as protocol buffers store it, seven bits in a byte."""
     value = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)

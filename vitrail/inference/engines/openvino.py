@@ -1,4 +1,4 @@
-"""OpenVINO: its own .xml and .bin, or an .onnx file, without torch."""
+"""Runs an .xml file with its .bin, or an .onnx file, with OpenVINO, without torch."""
 
 import threading
 from pathlib import Path
@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.errors import UserError
-from vitrail.inference.engines import ExportedEngine, first_line, package, processors
-from vitrail.inference.engines.facts import KEY, Facts, read_onnx_facts
+from vitrail.errors import UserError, first_line
+from vitrail.inference.engines import ExportedEngine, package, processors
+from vitrail.inference.engines.facts import KEY, ExportMetadata, read_onnx_facts
 
 
 class OpenVinoEngine(ExportedEngine):
+    """An .xml or .onnx file in OpenVINO; a UserError if it cannot be loaded."""
+
     name = "openvino"
 
-    def __init__(self, path: Path, workers: int = 1, facts: Facts | None = None) -> None:
+    def __init__(self, path: Path, workers: int = 1, facts: ExportMetadata | None = None) -> None:
         openvino = package("openvino")
         core = openvino.Core()
         settings = {
@@ -37,6 +39,7 @@ class OpenVinoEngine(ExportedEngine):
         self._requests = threading.local()
 
     def compute(self, output: str, images: np.ndarray) -> np.ndarray:
+        """Computes an output that the file has; each thread has an inference request of its own."""
         request = getattr(self._requests, "own", None)
         if request is None:
             request = self._requests.own = self._compiled.create_infer_request()
@@ -44,6 +47,7 @@ class OpenVinoEngine(ExportedEngine):
         return request.get_tensor(output).data.copy()  # the next call writes to the same memory
 
 
-def read_xml_facts(path: Path, model: Any) -> Facts:
+def read_xml_facts(path: Path, model: Any) -> ExportMetadata:
+    """Reads the facts from a model that OpenVINO has read from an .xml file."""
     text = model.get_rt_info([KEY, "facts"]).astype(str) if model.has_rt_info([KEY, "facts"]) else None
-    return Facts.from_text(path, text)
+    return ExportMetadata.from_text(path, text)

@@ -1,1 +1,2 @@
-"""Jobs over many pictures: rows stream from a model into a file, by one or several processes, and survive any kill."""
+"""Runs jobs over many pictures: rows stream into a file from one or several processes, and can be resumed after a
+kill."""

@@ -1,5 +1,8 @@
-"""Vectors as one array, FILE.npy, which cannot grow: they are collected as parquet beside it, which can be resumed and
-written by several processes, and become the array at the end."""
+"""Writes vectors as one array, FILE.npy.
+
+Such a file cannot grow, so vectors are collected in a parquet file beside it, which can be resumed and written by
+several processes, and become the array at the end.
+"""
 
 import os
 from pathlib import Path
@@ -11,20 +14,21 @@ from vitrail.inference.jobs.text_files import csv_line
 from vitrail.inference.jobs.writers import parts_folder, processes_folder
 
 ENDING = ".npy"
+"""The ending of an array's name."""
 
 
 def collected_in(out: Path) -> Path:
-    """Returns the parquet file that becomes FILE.npy."""
+    """Returns the parquet file from which FILE.npy is made."""
     return out.with_name(f"{out.name}.parquet")
 
 
 def paths_of(out: Path) -> Path:
-    """Returns the file that says whose features the rows of the array are: path and error, a row each."""
+    """Returns the file that lists path and error for each row of the array."""
     return out.with_suffix(".paths.csv")
 
 
 def check_free(out: Path, resume: bool, overwrite: bool) -> None:
-    """Refuses to write over what is there unasked; what is finished has nothing to go on with."""
+    """Raises a UserError if the array exists and may not be replaced; a finished array cannot be resumed."""
     table = collected_in(out)
     going_on = resume and any(each.exists() for each in (table, parts_folder(table), processes_folder(table)))
     for path in (out, paths_of(out)):
@@ -32,8 +36,9 @@ def check_free(out: Path, resume: bool, overwrite: bool) -> None:
             raise UserError(f"{path}: exists already and is finished; give --overwrite to replace it")
 
 
-def finish(out: Path) -> None:
-    """Makes FILE.npy [pictures, width] and its paths of what was collected; unreadable pictures are rows of NaN."""
+def finish_npy(out: Path) -> None:
+    """Makes FILE.npy [pictures, width] and its list of paths from the collected rows; unreadable pictures are rows of
+    NaN."""
     from pyarrow.parquet import ParquetFile
 
     from vitrail.inference.jobs.parquet import vector_column

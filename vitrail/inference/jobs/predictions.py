@@ -1,40 +1,42 @@
-"""Rows of what a model says of pictures."""
+"""Makes rows of a model's answers to pictures."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from vitrail.data.inputs import Input
-from vitrail.inference.engines.facts import Facts
+from vitrail.inference.engines.facts import ExportMetadata
 from vitrail.inference.jobs.sorting import Sorting
 from vitrail.inference.predictor import Predictor
 from vitrail.tasks import task
-from vitrail.tasks.base import PLAIN, Asked, Columns, Prediction, Row
+from vitrail.tasks.answers import PLAIN, AnswerOptions, Columns, Prediction, Row
 
 
 @dataclass(frozen=True)
 class PredictionRows:
-    """The answer to each picture, as the task of the model has it."""
+    """The answer to each picture, in the form of the model's task."""
 
     formats: ClassVar[tuple[str, ...]] = (".csv", ".jsonl", ".parquet")
 
-    asked: Asked = PLAIN
+    asked: AnswerOptions = PLAIN
+    """How many classes, or other options of the task."""
     sorting: Sorting | None = None
-    """The folders that pictures are put into besides."""
+    """The folders into which pictures are sorted by their answers, if any."""
 
-    def columns(self, facts: Facts) -> Columns:
-        """Returns how the answers of a model are written; a UserError where it cannot be asked so."""
+    def columns(self, facts: ExportMetadata) -> Columns:
+        """Returns the columns for a model's answers; raises a UserError if the model cannot answer what is asked."""
         answer = task(facts.config.task).answer
         answer.check(self.asked, facts.meaning)
         return answer.columns(facts.meaning, self.asked)
 
     def batches(self, predictor: Predictor, inputs: Iterable[Input]) -> Iterator[list[Row]]:
-        """Gives a row for each input, in their order, a list a batch."""
+        """Yields a row for each input, in their order, one list for each batch."""
         columns = self.columns(predictor.engine.facts)
         for batch in self._predictions(predictor, inputs):
             yield [columns.row(each) for each in batch]
 
     def _predictions(self, predictor: Predictor, inputs: Iterable[Input]) -> Iterator[list[Prediction]]:
+        """Yields the predictions, and puts pictures into the folders of their classes if that is wanted."""
         if self.sorting is None:
             return predictor.predictions(inputs, self.asked)
         facts = predictor.engine.facts

@@ -1,20 +1,20 @@
-"""Rows that are printed as they come: one JSON document, or lines for a person."""
+"""Prints rows as they come: as one JSON document, or as lines for a person."""
 
 from collections.abc import Sequence
 from json import dumps
 from typing import IO
 
-from vitrail.inference.jobs.job import JobRequest, Observer, Progress, open_job, stream
-from vitrail.inference.jobs.rows import AnswerColumns, Row, Rows
-from vitrail.inference.jobs.writers import Seen, Writer
+from vitrail.inference.jobs.job import JobProgress, JobRequest, Observer, open_job, stream
+from vitrail.inference.jobs.rows import AnswerColumns, Row, RowKind
+from vitrail.inference.jobs.writers import RowWriter, Seen
 
 
-def print_rows(request: JobRequest, rows: Rows, to: IO[str], json: bool, observer: Observer) -> Progress:
-    """Prints the answers of all pictures: one JSON document, or lines for a person."""
+def print_rows(request: JobRequest, rows: RowKind, to: IO[str], json: bool, observer: Observer) -> JobProgress:
+    """Prints the answers to all pictures, as one JSON document or as lines for a person."""
     job = open_job(request, observer.say)
     columns = rows.columns(job.facts)
-    assert isinstance(columns, AnswerColumns), "what is no answer is not printed"
-    writer: Writer = JsonArray(to, columns) if json else Lines(to, columns)
+    assert isinstance(columns, AnswerColumns), "only answers can be printed"
+    writer: RowWriter = JsonArray(to, columns) if json else Lines(to, columns)
     observer.started(writer.seen, 1)
     return stream(writer, rows.batches(job.predictor, job.inputs), observer)
 
@@ -28,6 +28,7 @@ class JsonArray:
         self._begun = False
 
     def write(self, rows: Sequence[Row]) -> None:
+        """Prints rows as elements of the list."""
         for row in rows:
             text = dumps(self._columns.document(row), ensure_ascii=False)
             self._stream.write((",\n  " if self._begun else "[\n  ") + text)
@@ -35,6 +36,7 @@ class JsonArray:
         self._stream.flush()
 
     def close(self, finished: bool) -> None:
+        """Ends the list."""
         self._stream.write("\n]\n" if self._begun else "[]\n")
 
 
@@ -46,6 +48,7 @@ class Lines:
         self.seen, self.count = Seen(), 0
 
     def write(self, rows: Sequence[Row]) -> None:
+        """Prints rows."""
         from vitrail.drawing.page import visible
 
         for row in rows:
@@ -55,4 +58,4 @@ class Lines:
         self._stream.flush()
 
     def close(self, finished: bool) -> None:
-        pass
+        """Does nothing: lines need no end."""

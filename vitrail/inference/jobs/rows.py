@@ -1,4 +1,5 @@
-"""What a job writes: rows, and the objects that know what is in them. Writers and jobs know no task, only these."""
+"""Defines what a job writes: rows, and the objects that know what is in them. Writers and jobs know no task, only
+these."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -7,24 +8,24 @@ if TYPE_CHECKING:
     import pyarrow
 
     from vitrail.data.inputs import Input
-    from vitrail.inference.engines.facts import Facts
+    from vitrail.inference.engines.facts import ExportMetadata
     from vitrail.inference.predictor import Predictor
 
 Row = dict[str, Any]
-"""What is known of one picture: `path`, `error` (None where it could be read), and what was asked for."""
+"""What is known of one picture: `path`, `error` (None if it could be read), and the results."""
 
 
-class Columns(Protocol):
-    """How rows become lines of a table."""
+class TableColumns(Protocol):
+    """The columns of a table, and how a row fills them."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The header of a .csv file; the first is `path`."""
+        """Returns the header of a .csv file; the first is `path`."""
         ...
 
     @property
     def given(self) -> str:
-        """What gives these columns and no others, such as "--top 5": for a file that has others."""
+        """Returns what determines these columns, such as "--top 5", for a message about a file that has others."""
         ...
 
     def cells(self, row: Row) -> list[str]:
@@ -32,34 +33,37 @@ class Columns(Protocol):
         ...
 
     def schema(self) -> "pyarrow.Schema":
-        """Returns the columns of a .parquet file, `path` among them. A column `id` is filled by the writer, which
-        numbers the rows from 0; one of fixed-size lists is filled from arrays."""
+        """Returns the columns of a .parquet file, `path` among them.
+
+        The writer fills a column `id` with the numbers of the rows from 0, and a column of fixed-size lists from
+        arrays.
+        """
         ...
 
 
 @runtime_checkable
-class AnswerColumns(Columns, Protocol):
-    """How rows with the answers of a model become JSON, or lines for a person, besides."""
+class AnswerColumns(TableColumns, Protocol):
+    """Columns of a model's answers, which can also become JSON or lines for a person."""
 
     def document(self, row: Row) -> Row:
-        """Returns the row as JSON gives it."""
+        """Returns the row as a JSON object."""
         ...
 
     def lines(self, row: Row) -> list[str]:
-        """Returns what a terminal shows of the answer below the path, safe to print."""
+        """Returns the lines that a terminal shows below the path, safe to print."""
         ...
 
 
-class Rows(Protocol):
-    """What is asked of a model, and so which rows a job writes."""
+class RowKind(Protocol):
+    """The kind of rows that a job writes: predictions or features."""
 
     formats: ClassVar[tuple[str, ...]]
-    """The endings of the files that can hold them."""
+    """The endings of files that can hold these rows."""
 
-    def columns(self, facts: "Facts") -> Columns:
-        """Returns what the rows of a model hold."""
+    def columns(self, facts: "ExportMetadata") -> TableColumns:
+        """Returns the columns for the rows of a model."""
         ...
 
     def batches(self, predictor: "Predictor", inputs: "Iterable[Input]") -> Iterator[list[Row]]:
-        """Gives a row for each input, in their order, a list a batch."""
+        """Yields a row for each input, in their order, one list for each batch."""
         ...

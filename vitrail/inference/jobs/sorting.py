@@ -1,5 +1,7 @@
-"""Puts pictures into folders by class: DIR/CLASS/NAME, copied or linked. Nothing that is there is ever written over,
-and what was done before is not done again."""
+"""Sorts pictures into folders by class: DIR/CLASS/NAME, copied or linked.
+
+An existing file is never overwritten, and what was sorted before is not done again.
+"""
 
 import errno
 import filecmp
@@ -17,22 +19,24 @@ from typing import TypeVar
 
 from vitrail.data.decode import BadImage
 from vitrail.data.inputs import STDIN, Input
+from vitrail.environment import is_distributed, rank
 from vitrail.errors import UserError
-from vitrail.inference.choose import Say
-from vitrail.launched import rank, started_together
-from vitrail.tasks.base import UNKNOWN
+from vitrail.inference.engine_selection import Say
+from vitrail.tasks.answers import UNKNOWN
 
 _Answer = TypeVar("_Answer")
 
 _LONGEST = 200
-"""Bytes of a name: file systems take 255, and a clash adds a number."""
+"""The longest name in bytes: file systems allow 255, and a number may be added."""
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{digit}" for port in ("com", "lpt") for digit in "123456789")}
-"""What Windows takes for a device, whatever stands behind the dot."""
+"""Names that Windows takes for a device, whatever follows the dot."""
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""The errors of file systems that have no hard links."""
 
 
 def safe_name(name: str) -> str:
-    """A name that is one file or folder on every system, inside the folder it is put into, and not hidden."""
+    """Returns a name that is valid for one file or folder on every system, stays inside its folder, and is not
+    hidden."""
     name = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode("utf-8"))
     name = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]', "_", name).strip().rstrip(". ")
     if not name or name.startswith("."):
@@ -47,8 +51,10 @@ def safe_name(name: str) -> str:
 
 
 def folder_names(labels: Iterable[str]) -> dict[str, str]:
-    """A folder's name for each label, all different, on file systems too that do not tell capitals from small letters.
-    The same labels in the same order give the same names."""
+    """Returns a folder name for each label, all different, even on file systems that ignore case.
+
+    The same labels in the same order give the same names.
+    """
     found, taken = {UNKNOWN: UNKNOWN}, {UNKNOWN}
     for label in dict.fromkeys(labels):
         if label not in found:
@@ -57,8 +63,8 @@ def folder_names(labels: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def check_folder(folder: Path, paths: Iterable[str]) -> None:
-    """Refuse a folder inside what is read: its copies would be found as pictures."""
+def check_sorting_folder(folder: Path, paths: Iterable[str]) -> None:
+    """Raises a UserError if the folder lies inside what is read: its copies would be found as pictures."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--sort-into {folder}: is a file; give a folder")
     own = Path(os.path.realpath(folder)).parts
@@ -75,13 +81,14 @@ def check_folder(folder: Path, paths: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Sorting:
-    """Which folder pictures are put into, and how."""
+    """The folder that pictures are sorted into, and how."""
 
     folder: Path
     link: bool = False
-    """Symbolic links in place of copies."""
+    """Make symbolic links instead of copies."""
     say: Say = lambda _: None
-    """Is told at the end how many there were, unless there are other processes that know of more."""
+    """Is called at the end with the number of pictures, unless this is one of several processes, which knows only its
+    own."""
 
     def sort(
         self,
@@ -90,15 +97,20 @@ class Sorting:
         label: Callable[[_Answer], str | None],
         labels: Iterable[str],
     ) -> Iterator[list[_Answer]]:
-        """Gives the answers, each of a picture that is in its folder already: what has a row need not be sorted again.
+        """Yields the answers; each is given only after its picture has been sorted, so that what has a row need not be
+        sorted again.
 
-        answers: gives one for each input, in their order. label: whose folder a picture goes into; None for one that
-        has no class, which stays where it is. labels: all that there can be.
+        Args:
+            inputs: The pictures.
+            answers: Yields one answer for each input, in their order, one list for each batch.
+            label: Returns the class of an answer; None if the picture has none and stays where it is.
+            labels: All classes that there can be.
         """
         sorter = Sorter(self.folder, labels, link=self.link, process=rank())
         waiting: deque[Input] = deque()
 
         def remembered() -> Iterator[Input]:
+            """Yields the inputs, and keeps each until its answer comes."""
             for each in inputs:
                 waiting.append(each)
                 yield each
@@ -112,12 +124,12 @@ class Sorting:
                 yield batch
         finally:
             sorter.close()
-        if not started_together():
+        if not is_distributed():
             self.say(sorter.summary())
 
 
 class Sorter:
-    """Puts pictures into the folders of their classes. `process`: which of several this is."""
+    """Puts pictures into the folders of their classes; `process` is the rank of the process that does it."""
 
     def __init__(self, folder: Path, labels: Iterable[str], *, link: bool = False, process: int = 0) -> None:
         self.folder, self.link = folder, link
@@ -127,7 +139,7 @@ class Sorter:
         self._temporary = folder / f".sorting-{process}"
 
     def put(self, picture: Input, label: str) -> Path:
-        """Copy or link one picture; a member of an archive is written out. Returns the file it is."""
+        """Copies or links one picture, or writes out a member of an archive; returns the resulting file."""
         assert picture.path is not None
         member = "::" in picture.path and not os.path.lexists(picture.path)
         base = re.split(r"[/\\]" if member else "/", picture.path.rpartition("::")[2] if member else picture.path)[-1]
@@ -145,9 +157,11 @@ class Sorter:
         return target
 
     def close(self) -> None:
+        """Removes the temporary file."""
         self._temporary.unlink(missing_ok=True)
 
     def summary(self) -> str:
+        """Returns a line with the number of pictures and classes."""
         unknown = self.counts[UNKNOWN]
         classes = sum(1 for label in self.counts if label != UNKNOWN)
         return (
@@ -155,6 +169,7 @@ class Sorter:
         )
 
     def _linked(self, place: Path, base: str, source: str) -> Path:
+        """Links to `source` under the first free name, or returns the link that already exists."""
         for target in _targets(place, base):
             try:
                 target.symlink_to(source)
@@ -165,9 +180,10 @@ class Sorter:
         raise AssertionError("names do not end")
 
     def _copied(self, place: Path, base: str, picture: Input, member: bool) -> Path:
-        """Written under another name first, then given its own in one step: a file is whole or not there."""
+        """Copies a picture under a temporary name, then gives it the first free name in one step, so that no file is
+        incomplete."""
         assert picture.path is not None
-        # Left by a kill it may be the same file as one that has its name already: never written into.
+        # After a kill it may be a hard link to a finished file, so it is removed and not written into.
         self._temporary.unlink(missing_ok=True)
         if member:
             content = picture.read()
@@ -180,16 +196,18 @@ class Sorter:
                 return target
             regular = target.is_file() and not target.is_symlink()
             if regular and filecmp.cmp(self._temporary, target, shallow=False):
-                return target  # it is there already
+                return target  # it was copied before
         raise AssertionError("names do not end")
 
 
 def _targets(place: Path, base: str) -> Iterable[Path]:
+    """Yields the names to try for a file."""
     stem, suffix = os.path.splitext(safe_name(base))  # noqa: PTH122
     return (place / name for name in _numbered(stem, suffix))
 
 
 def _numbered(stem: str, suffix: str = "") -> Iterable[str]:
+    """Yields the name, then the name with -2, -3 and so on."""
     yield stem + suffix
     number = 2
     while True:
@@ -198,7 +216,7 @@ def _numbered(stem: str, suffix: str = "") -> Iterable[str]:
 
 
 def _moved(temporary: Path, target: Path) -> bool:
-    """Whether the file could be given a name that nothing has."""
+    """Gives the file the name `target`; returns False if that name is taken."""
     try:
         target.hardlink_to(temporary)
     except FileExistsError:
@@ -206,7 +224,7 @@ def _moved(temporary: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        try:  # claimed by an empty file, which the rename then replaces
+        try:  # an empty file claims the name, and is then replaced
             target.touch(exist_ok=False)
         except FileExistsError:
             return False

@@ -1,6 +1,6 @@
-"""CSV and JSON lines: files that grow in place, whole lines at a time.
+"""Writes CSV and JSON lines: files that grow in place by whole lines.
 
-A line that a kill cut short is cut off when the job is resumed.
+A line that a kill cut short is removed when the job is resumed.
 """
 
 import csv
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import IO
 
 from vitrail.errors import UserError
-from vitrail.inference.jobs.rows import AnswerColumns, Columns, Row
+from vitrail.inference.jobs.rows import AnswerColumns, Row, TableColumns
 from vitrail.inference.jobs.writers import Seen
+from vitrail.io.documents import parse_object
 
 
 class LineWriter(ABC):
-    """What CSV and JSONL share: appended to in place, flushed with every batch."""
+    """The base of the CSV and JSONL writers: files are appended to in place and flushed after every batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,6 +35,7 @@ class LineWriter(ABC):
             raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
     def write(self, rows: Sequence[Row]) -> None:
+        """Appends rows."""
         try:
             self.file.write("".join(map(self._line, rows)))
             self.file.flush()
@@ -41,6 +43,7 @@ class LineWriter(ABC):
             raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def close(self, finished: bool) -> None:
+        """Closes the file after it has reached the disk."""
         try:
             with self.file:
                 self.file.flush()
@@ -49,15 +52,16 @@ class LineWriter(ABC):
             raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def _read(self) -> tuple[Seen, int]:
-        """The paths of the whole rows of an earlier job, and where the last of them ends."""
+        """Returns the paths of the complete rows of an earlier job, and the offset at which the last of them ends."""
         end = 0
 
         def paths() -> Iterator[str]:
+            """Yields the path of each complete row."""
             nonlocal end
             for number, record in enumerate(records(self.path)):
                 try:
                     path = self._path(number, record)
-                except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+                except (ValueError, KeyError, TypeError, IndexError):
                     raise UserError(f"{self.path}: row {number + 1} is no prediction; not resumed") from None
                 end += len(record)
                 if path is not None:
@@ -66,21 +70,23 @@ class LineWriter(ABC):
         return Seen(paths()), end
 
     def _head(self) -> str:
-        """Returns what stands above the rows."""
+        """Returns the text above the rows."""
         return ""
 
     @abstractmethod
     def _path(self, number: int, record: bytes) -> str | None:
-        """Returns whose row it is, or None for a row that is not a picture's. It may raise what reading text that is no
-        row raises."""
+        """Returns the path of the row `record`, or None for a line that is no picture's.
+
+        It may raise any error of reading text that is not a row.
+        """
 
     @abstractmethod
     def _line(self, row: Row) -> str:
-        """Returns the row as text, with the end of the line."""
+        """Returns the row as text, with its line end."""
 
 
 class JsonlWriter(LineWriter):
-    """One JSON row a line."""
+    """Writes one JSON object a line."""
 
     def __init__(self, path: Path, columns: AnswerColumns) -> None:
         self.columns = columns
@@ -90,13 +96,16 @@ class JsonlWriter(LineWriter):
         return json.dumps(self.columns.document(row), ensure_ascii=False) + "\n"
 
     def _path(self, number: int, record: bytes) -> str | None:
-        return str(json.loads(record)["path"])
+        try:
+            return str(parse_object(record, self.path)["path"])
+        except UserError as error:
+            raise ValueError(str(error)) from error
 
 
 class CsvWriter(LineWriter):
-    """A header, then a line of cells for each row; the first is its path."""
+    """Writes a header, then a line of cells for each row, the first of which is its path."""
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: TableColumns) -> None:
         self.columns = columns
         super().__init__(path)
 
@@ -114,9 +123,9 @@ class CsvWriter(LineWriter):
 
 
 def records(path: Path) -> Generator[bytes]:
-    """Whole rows of a CSV or JSONL file with their line ends; in CSV the first is the head.
+    """Yields the complete rows of a CSV or JSONL file with their line ends; in CSV the first is the header.
 
-    In CSV a name may hold a line break, between quotes: those must be even.
+    A quoted name in CSV may contain a line break, so a row is complete only if its number of quotes is even.
     """
     record, quoted = b"", path.suffix.lower() == ".csv"
     with path.open("rb") as file:
@@ -128,6 +137,7 @@ def records(path: Path) -> Generator[bytes]:
 
 
 def csv_line(cells: Sequence[str]) -> str:
-    # Not the csv module's: it leaves a carriage return unquoted, which many readers take for the end of a row.
+    """Returns the cells as a line of CSV."""
+    # The csv module would leave a carriage return unquoted, which many readers take for the end of a row.
     quoted = (f'"{cell.replace(chr(34), chr(34) * 2)}"' if set(cell) & set(',"\r\n') else cell for cell in cells)
     return ",".join(quoted) + "\n"

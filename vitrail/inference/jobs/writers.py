@@ -1,4 +1,4 @@
-"""What all writers of rows share: the paths that have a row already, and what becomes of a file that is there."""
+"""Defines what all writers of rows share: the paths that already have a row, and what happens to an existing file."""
 
 import array
 import hashlib
@@ -14,22 +14,25 @@ from vitrail.errors import UserError
 from vitrail.inference.jobs.rows import Row
 
 
-class Writer(Protocol):
-    """Takes rows; `seen` tells which paths an earlier, interrupted job has written."""
+class RowWriter(Protocol):
+    """Takes rows and knows which paths an earlier, interrupted job has written."""
 
     seen: "Seen"
+    """The paths that already have a row."""
     count: int
-    """Rows that were there already."""
+    """The number of rows that already exist."""
 
-    def write(self, rows: Sequence[Row]) -> None: ...
+    def write(self, rows: Sequence[Row]) -> None:
+        """Adds rows."""
+        ...
 
     def close(self, finished: bool) -> None:
-        """Finished, or interrupted with more to come."""
+        """Ends writing: `finished`, or interrupted so that more rows may come later."""
         ...
 
 
 class Seen:
-    """The paths that have a row, in eight bytes each: a million of them must fit beside a model."""
+    """A set of the paths that have a row. It takes eight bytes a path, so that a million fit beside a model."""
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
         numbers = array.array("Q", (_number(path) for path in paths))
@@ -49,11 +52,12 @@ class Seen:
         return both
 
     def __le__(self, other: "Seen") -> bool:
-        """Whether every path of this one is in the other."""
+        """Tells whether every path of this one is in the other."""
         return bool(np.isin(self._numbers, other._numbers).all())
 
 
 def _number(path: str) -> int:
+    """Returns the first eight bytes of a path's hash."""
     return int.from_bytes(hashlib.blake2b(path.encode("utf-8"), digest_size=8).digest(), "big")
 
 
@@ -67,9 +71,8 @@ def processes_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.processes")
 
 
-def prepare(out: Path, resume: bool, overwrite: bool) -> None:
-    """Makes the folder of an output. What is there stays to go on with, or is removed, or is an error: never written
-    over unasked."""
+def prepare_output(out: Path, resume: bool, overwrite: bool) -> None:
+    """Makes the folder of an output. An existing output is kept to be resumed, or removed, or is a UserError."""
     folders = parts_folder(out), processes_folder(out)
     there = [path for path in (out, *folders) if os.path.lexists(path)]
     if resume or not there:

@@ -1,1 +1,1 @@
-"""One class a picture."""
+"""Classification: one class for each picture."""

@@ -1,4 +1,4 @@
-"""From logits to the most likely classes, and how they stand in rows, tables and lines."""
+"""From logits to the most likely classes, and how these are written to tables and shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,30 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.errors import UserError
-from vitrail.tasks import base
-from vitrail.tasks.base import UNKNOWN, Asked, Meaning, Row
+from vitrail.tasks import answers
+from vitrail.tasks.answers import UNKNOWN, AnswerOptions, Guess, Row
+from vitrail.tasks.base import Meaning
 from vitrail.tasks.classification.top1 import ordered
 
 if TYPE_CHECKING:
     import pyarrow
 
-_BAR = 20
-"""Characters of the bar of a class that is certain."""
-
 
 @dataclass(frozen=True)
-class Guess:
-    """A class and how likely it is."""
-
-    label: str
-    description: str
-    """Words for a label that is a code; empty where there are none."""
-    score: float
-    """The softmax of the logits, a fraction of 1."""
-
-
-@dataclass(frozen=True)
-class Prediction(base.Prediction):
+class Prediction(answers.Prediction):
     """The most likely classes of one picture, the best first; or why there are none."""
 
     path: str | None
@@ -38,7 +25,8 @@ class Prediction(base.Prediction):
     error: str | None = None
 
     def label(self, threshold: float = 0.0) -> str | None:
-        """Gives the best class, or "unknown" where its score is below the threshold; None where there is none."""
+        """Returns the best class, or "unknown" if its score is below the threshold; None if the picture could not be
+        read."""
         if not self.top:
             return None
         return self.top[0].label if self.top[0].score >= threshold else UNKNOWN
@@ -47,19 +35,22 @@ class Prediction(base.Prediction):
         return {"path": self.path, "top": [dict(vars(guess)) for guess in self.top], "error": self.error}
 
 
-class ClassAnswer(base.Answer):
+class ClassAnswer(answers.Answer):
+    """Turns logits [num_classes] into the most likely classes."""
+
     output = "logits"
 
-    def check(self, asked: Asked, meaning: Meaning) -> None:
+    def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
         if asked.top < 1:
             raise UserError(f"--top must be at least 1, not {asked.top}")
-        base.check_threshold(asked.threshold)
+        answers.check_threshold(asked.threshold)
 
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: Asked
+        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
     ) -> Prediction:
-        """Returns the `top` most likely classes, the best first, of equal ones the earlier class first. output: float32
-        [num_classes]."""
+        """Returns the `top` most likely classes, the best first; the earlier of two equal ones comes first. output:
+        float32 [num_classes].
+        """
         if output is None:
             return Prediction(path, (), error)
         scores = np.exp(output - output.max(), dtype=np.float64)
@@ -67,35 +58,35 @@ class ClassAnswer(base.Answer):
         best = ordered(output)[: asked.top]
         return Prediction(path, tuple(Guess(*meaning.named(int(index)), float(scores[index])) for index in best), error)
 
-    def columns(self, meaning: Meaning, asked: Asked) -> "ClassColumns":
+    def columns(self, meaning: Meaning, asked: AnswerOptions) -> "ClassColumns":
         return ClassColumns(asked.top, asked.threshold, described=bool(meaning.descriptions))
 
     def folders(self, meaning: Meaning, outputs: int) -> list[str]:
         return [meaning.named(index)[0] for index in range(outputs)]
 
-    def folder(self, prediction: Prediction, asked: Asked) -> str | None:
+    def folder(self, prediction: Prediction, asked: AnswerOptions) -> str | None:
         return prediction.label(asked.threshold or 0.0)
 
     def schema(self) -> dict[str, Any]:
         words = {"type": "string"}
         guess = {"label": words, "description": words, "score": {"type": "number"}}
-        return {"top": {"type": "array", "items": base.object_schema(guess)}}
+        return {"top": {"type": "array", "items": answers.object_schema(guess)}}
 
 
 @dataclass(frozen=True)
-class ClassColumns(base.Columns):
-    """How rows {path, top: [{label, description, score}], error} become text, tables and lines.
+class ClassColumns(answers.Columns):
+    """Turns rows {path, top: [{label, description, score}], error} into text, tables and lines.
 
-    CSV has path, label1, score1, ... labelK, scoreK, error; where classes have descriptions, each stands between label
-    and score. With a threshold, rows have a label of their own behind the path.
+    A .csv file has the columns path, label1, score1, ... labelK, scoreK, error. If classes have descriptions, each
+    stands between label and score. With a threshold, a column `label` follows the path.
     """
 
     top: int
-    """Classes a row."""
+    """How many classes a row lists."""
     threshold: float | None = None
-    """A picture whose best score is below it has the label "unknown"; None: rows have no label."""
+    """A picture whose best score is below it has the label "unknown". None: rows have no `label`."""
     described: bool = False
-    """Whether CSV has columns for the descriptions."""
+    """Whether a .csv file has columns for the descriptions."""
 
     @property
     def names(self) -> list[str]:
@@ -106,7 +97,7 @@ class ClassColumns(base.Columns):
     def given(self) -> str:
         return f"--top {self.top} {'with' if self._labelled else 'without'} --threshold"
 
-    def row(self, prediction: base.Prediction) -> Row:
+    def row(self, prediction: answers.Prediction) -> Row:
         assert isinstance(prediction, Prediction)
         row = prediction.to_json()
         if self.threshold is None:
@@ -123,7 +114,7 @@ class ClassColumns(base.Columns):
         return [row["path"], *label, *cells, *missing, row["error"] or ""]
 
     def document(self, row: Row) -> Row:
-        """Rounds each score to six digits: they are all that float32 can promise."""
+        """Returns a row with scores rounded to six digits, which is the precision of float32."""
         return {**row, "top": [{**guess, "score": round(guess["score"], 6)} for guess in row["top"]]}
 
     def schema(self) -> "pyarrow.Schema":
@@ -135,16 +126,9 @@ class ClassColumns(base.Columns):
         return pyarrow.schema([("path", text), *label, ("top", pyarrow.list_(guess)), ("error", text)])
 
     def lines(self, row: Row) -> list[str]:
-        """Returns a line for each class, with its score, a bar and its name."""
-        from vitrail.drawing.page import visible
-
-        lines = [f"{UNKNOWN}: no class is likely enough"] if row.get("label") == UNKNOWN else []
-        width = max((len(visible(guess["label"])) for guess in row["top"]), default=0)
-        for guess in row["top"]:
-            bar = "█" * round(_BAR * guess["score"])
-            words = f"{visible(guess['label']):<{width}}  {visible(guess['description'])}".rstrip()
-            lines.append(f"{guess['score']:>6.1%}  {bar:<{_BAR}}  {words}")
-        return lines
+        """Returns a line for each class: its score, a bar and its name."""
+        unsure = [f"{UNKNOWN}: no class is likely enough"] if row.get("label") == UNKNOWN else []
+        return unsure + answers.guess_lines(row["top"])
 
     @property
     def _labelled(self) -> bool:

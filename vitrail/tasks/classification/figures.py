@@ -1,4 +1,4 @@
-"""The pictures of a classifier's answers: confusion, samples, calibration. Each function returns a PNG as bytes."""
+"""Pictures of a classifier's answers: confusion matrix, samples, calibration. Each function returns a PNG as bytes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,15 +11,16 @@ from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, lay, png, s
 from vitrail.tasks.classification.calibration import Calibration
 
 COUNTED_CLASSES = 20
-"""Up to so many classes the confusion picture has its counts written in."""
+"""The confusion matrix has its counts written in, up to this number of classes."""
 NAMED_CLASSES = 60
-"""Up to so many, the names stand along the axes."""
+"""The confusion matrix has class names along its axes, up to this number of classes; beyond it, class numbers."""
 GRID_SAMPLES = 32
+"""How many samples the grid of predictions shows."""
 
 
 @dataclass(frozen=True)
 class SamplePrediction:
-    """What a model said of one sample."""
+    """A sample and the class that a model predicted for it."""
 
     id: str
     pixels: np.ndarray
@@ -27,15 +28,17 @@ class SamplePrediction:
     label: str
     predicted: str
     score: float
-    """The probability of what it predicted."""
+    """The probability of the predicted class."""
 
     @property
     def right(self) -> bool:
+        """Whether the predicted class is the true one."""
         return self.label == self.predicted
 
 
 def confusion(counts: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> bytes:
-    """Rows are true classes, each as shares of its own samples. counts: [classes, classes] of integers."""
+    """Draws the confusion matrix, each row as shares of the samples of its true class. counts: int [true,
+    predicted]."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
     from matplotlib.ticker import MaxNLocator
 
@@ -45,10 +48,10 @@ def confusion(counts: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     colours = LinearSegmentedColormap.from_list("shares", [theme.paper, theme.train, theme.full])
     colours = colours.with_extremes(bad=theme.line)
     side = min(10.0, max(5.0, 2.6 + 0.42 * number)) if number <= COUNTED_CLASSES else 10.0
-    # The names decide how much room is left, so here the layout is computed.
+    # The class names decide how much room the matrix has, so matplotlib computes the layout.
     figure = blank_figure(side + 1.0, side, theme, layout="constrained")
     axes = figure.add_subplot()
-    # Of many classes single mistakes are faint and thin: the root of the share makes them visible.
+    # With many classes single mistakes would be too faint to see: colours go by the root of the share.
     norm = PowerNorm(0.5 if number > COUNTED_CLASSES else 1.0, vmin=0, vmax=1)
     extent = (-0.5, number - 0.5, number - 0.5, -0.5)
     picture = axes.imshow(_pool(shares), cmap=colours, norm=norm, extent=extent, interpolation="nearest")
@@ -79,7 +82,8 @@ def confusion(counts: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
 
 
 def _pool(shares: np.ndarray, most: int = 500) -> np.ndarray:
-    """The largest of each block of cells, so that no cell falls between two pixels."""
+    """Takes the largest value of each block of cells, so that at most `most` rows remain and no cell falls between two
+    pixels."""
     block = math.ceil(len(shares) / most)
     if block == 1:
         return shares
@@ -90,6 +94,8 @@ def _pool(shares: np.ndarray, most: int = 500) -> np.ndarray:
 
 
 def _write_counts(axes: Any, counts: np.ndarray, shares: np.ndarray, colour: Callable[[float], Any]) -> None:
+    """Writes each count into its cell, dark on bright cells and bright on dark ones. colour: share -> RGB of the
+    cell."""
     size = 10 if len(counts) <= 12 else 7.5
     for row, column in np.argwhere(counts > 0):
         red, green, blue = colour(float(shares[row, column]))[:3]
@@ -106,7 +112,7 @@ def _write_counts(axes: Any, counts: np.ndarray, shares: np.ndarray, colour: Cal
 
 
 def predictions(samples: Sequence[SamplePrediction], theme: Theme = LIGHT) -> bytes:
-    """A grid of the first samples; a wrong one has a cross, and a thick frame of another colour."""
+    """Draws the first samples in a grid; a wrong prediction has a cross, and a thick frame of another colour."""
     shown = samples[:GRID_SAMPLES]
     columns = min(8, max(1, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
@@ -118,12 +124,12 @@ def predictions(samples: Sequence[SamplePrediction], theme: Theme = LIGHT) -> by
         colour = theme.train if sample.right else theme.val
         lay(axes, sample.pixels, (left, bottom), side, theme, colour, 1.2 if sample.right else 3.5)
         words = {"ha": "center", "fontsize": 9, "parse_math": False}
-        label, said = short(sample.label, 14), short(sample.predicted, 11)
+        label, predicted = short(sample.label, 14), short(sample.predicted, 11)
         axes.text(left + side / 2, bottom + side + 0.07, f"true: {label}", va="bottom", color=theme.ink, **words)
         axes.text(
             left + side / 2,
             bottom - 0.06,
-            f"{'✓' if sample.right else '✗'} {said}  {sample.score:.0%}",
+            f"{'✓' if sample.right else '✗'} {predicted}  {sample.score:.0%}",
             va="top",
             color=colour,
             fontweight="normal" if sample.right else "bold",
@@ -133,7 +139,7 @@ def predictions(samples: Sequence[SamplePrediction], theme: Theme = LIGHT) -> by
 
 
 def reliability(calibration: Calibration, theme: Theme = LIGHT) -> bytes:
-    """Above, how often answers were right by how sure the model was; below, how many there were."""
+    """Draws a reliability diagram: above, the share of right answers by score; below, the number of answers."""
     bins = len(calibration.counts)
     middles = (np.arange(bins) + 0.5) / bins
     some = calibration.counts > 0
@@ -162,7 +168,7 @@ def reliability(calibration: Calibration, theme: Theme = LIGHT) -> bytes:
     upper.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     upper.tick_params(labelbottom=False)
     upper.set_ylabel("share that was right", color=theme.soft)
-    # Above the plot: bars may stand anywhere in it.
+    # The legend is above the plot, since bars may stand anywhere in it.
     upper.legend(
         loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=9, frameon=False, labelcolor=theme.ink
     )

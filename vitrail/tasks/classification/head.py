@@ -1,4 +1,4 @@
-"""Learning classes: softmax cross-entropy, or a sigmoid for each class (the paper's pre-training)."""
+"""Learning classes: softmax cross-entropy, or a sigmoid for each class as in the paper's pre-training."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,7 +15,7 @@ from vitrail.tasks.classification.top1 import right
 
 
 class ClassLoss(base.Loss):
-    """Cross-entropy of hard labels [batch], or of soft ones [batch, classes] where there are any."""
+    """Cross-entropy of labels [batch], or of soft targets [batch, classes] if they are given."""
 
     def __init__(self, settings: LossSettings) -> None:
         assert settings.kind in ("softmax", "sigmoid")
@@ -31,12 +31,15 @@ class ClassLoss(base.Loss):
         if self.kind == "softmax":
             return F.cross_entropy(outputs, targets if soft is None else soft)
         wanted = F.one_hot(targets, self.classes).float() if soft is None else soft
-        # Summed over the classes, as the paper's code does, so that it does not vanish with their number.
+        # A sum over the classes, as in the paper's code, so that the loss of one does not shrink as there are more.
         return F.binary_cross_entropy_with_logits(outputs, wanted, reduction="sum") / len(outputs)
 
     def _weighted(self, logits: Tensor, labels: Tensor, soft: Tensor | None, weights: Tensor) -> Tensor:
-        """Divides the sum over the batch by its size, not by its weights: those have a mean of 1 over the data, and so
-        a batch in parts, or shared among processes, gives the same gradient."""
+        """Computes the loss with class weights.
+
+        The sum over the batch is divided by the number of samples, not by the sum of their weights. Weights have a mean
+        of 1 over the data, so a batch that is split into parts or among processes gives the same gradient.
+        """
         smoothing = 0.0 if soft is None else self.smoothing
         wanted = soft_labels(labels, self.classes, 0.0) if soft is None else soft
         wanted, each = weighted(wanted, weights, smoothing)
@@ -51,6 +54,8 @@ class ClassLoss(base.Loss):
 
 
 class ClassHead(base.Head):
+    """Learns one class for each picture."""
+
     losses = ("softmax", "sigmoid")
 
     def loss(self, settings: LossSettings) -> ClassLoss:
@@ -82,15 +87,17 @@ class ClassHead(base.Head):
 
 
 def soft_labels(labels: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """[batch] -> [batch, num_classes]: 1 - smoothing on the label, the rest spread over all classes alike."""
+    """Turns labels [batch] into soft targets [batch, num_classes]: 1 - smoothing on the label, and the smoothing spread
+    evenly over all classes."""
     targets = torch.full((len(labels), num_classes), smoothing / num_classes, device=labels.device)
     targets.scatter_(1, labels[:, None], 1 - smoothing + smoothing / num_classes)
     return targets
 
 
 def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """Computes float64 [num_classes]: n / (K * n_c) for the K classes that have samples, 0 for others, so that the mean
-    over the samples is 1. Samples without a label (-1) are not counted."""
+    """Computes class weights n / (K * n_c), float64 [num_classes], for n samples, K classes that have samples, and n_c
+    samples of class c. Classes without samples get 0, so that the mean over the samples is 1. Samples without a label
+    (-1) do not count."""
     labels = np.asarray(labels)
     counts = np.bincount(labels[labels >= 0], minlength=num_classes)
     present = counts > 0
@@ -98,11 +105,14 @@ def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
 
 
 def weighted(targets: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Gives (targets [batch, classes], a weight for each sample [batch, 1]) of a loss that is linear in its targets.
+    """Applies class weights to soft targets, for a loss that is linear in its targets.
 
-    A mixed picture counts as the pictures it is made of, each with its share and the weight of its class. What
-    smoothing has spread over all classes belongs to the picture's own class, so it is taken out before and put back
-    after: else every sample would teach a little of the rarest class, times its weight.
+    A mixed picture counts as the pictures that it is made of, each by its share and the weight of its class. The
+    smoothing is taken out before the weights are applied and put back afterwards, since it belongs to the picture's own
+    class: else each sample would teach a little of the rarest class, multiplied by its large weight.
+
+    Returns:
+        The weighted targets [batch, classes], and the weight of each sample [batch, 1].
     """
     classes = targets.shape[1]
     shares = (targets - smoothing / classes) / (1 - smoothing) * weights

@@ -1,6 +1,6 @@
-"""A linear probe: logistic regression on features that stay as they are, its one setting chosen on held-out samples.
+"""Logistic regression on fixed features (a linear probe), with its regularisation chosen on held-out samples.
 
-Nothing is random but which samples are held out, and that is seeded: the same features give the same probe.
+The only random choice is which samples are held out, and that is seeded: equal features give an equal probe.
 """
 
 from dataclasses import dataclass
@@ -13,28 +13,29 @@ from vitrail.random_stream import permutation
 from vitrail.tasks.classification import top1
 
 GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
-"""Strengths of regularisation that are tried, the strongest first: where two do equally well it is kept."""
+"""Strengths of regularisation to try, the strongest first. Of two that do equally well the stronger one is taken."""
 DEFAULT = 1e-2
-"""The strength where every class has a single sample, and none can be held out."""
+"""The strength if every class has a single sample, so that none can be held out."""
 HELD_OUT = 0.2
+"""The share of each class that is held out."""
 _EPSILON = 1e-5
 _LOGITS = 1 << 22
-"""Logits held at a time, 32 MB of them."""
+"""How many logits are held in memory at a time: 32 MB of them."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear map from features to one logit a class."""
+    """A linear map from features to one logit for each class."""
 
     mean: Tensor  # [width]
     std: Tensor  # [width]
     weights: Tensor  # [width, classes]
     bias: Tensor  # [classes]
     l2: float
-    """The strength of regularisation it was trained with."""
+    """The strength of regularisation that it was trained with."""
 
     def logits(self, features: Tensor) -> Tensor:
-        """float64 [n, classes]."""
+        """Computes logits, float64 [n, classes], for features [n, width]."""
         return ((features.double() - self.mean) / self.std) @ self.weights + self.bias
 
 
@@ -48,8 +49,16 @@ def train(
     seed: int = 0,
     class_weights: Tensor | None = None,
 ) -> Probe:
-    """Trained on all samples; without `l2`, it is the one of GRID that does best when a fifth is held out.
-    class_weights: float64 [num_classes], how much a sample of each class counts; None: all alike."""
+    """Trains logistic regression on all samples.
+
+    Args:
+        features: [n, width].
+        labels: int64 [n].
+        num_classes: the number of classes.
+        l2: the strength of regularisation; None: the strength in GRID that does best on a held-out fifth.
+        seed: decides which samples are held out.
+        class_weights: float64 [num_classes], how much a sample of each class counts; None: all alike.
+    """
     assert len(features) == len(labels)
     assert len(features)
     x = features.double()
@@ -62,7 +71,7 @@ def train(
 
 
 def held_out(labels: Tensor, seed: int) -> Tensor:
-    """Truth values: a fifth of every class, at least one sample of it, but never its only one."""
+    """Chooses a fifth of every class, at least one sample but never its only one: bool [n]."""
     out = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique().tolist():
         members = (labels == label).nonzero()[:, 0]
@@ -72,21 +81,22 @@ def held_out(labels: Tensor, seed: int) -> Tensor:
 
 
 def merit(logits: Tensor, labels: Tensor, class_weights: Tensor | None) -> tuple[float, float]:
-    """(the share that is right, minus the loss): accuracy first; of few samples many have the same, and the loss tells
-    them apart."""
+    """Returns (accuracy, minus the loss), for comparing by accuracy first. With few samples accuracies are often equal;
+    then the loss decides."""
     right = top1.right(logits, labels).double()
     counted = torch.ones_like(right) if class_weights is None else class_weights[labels]
     return float((right * counted).sum() / counted.sum()), -float(F.cross_entropy(logits, labels, class_weights))
 
 
 def _choose(x: Tensor, labels: Tensor, class_weights: Tensor, seed: int) -> float:
+    """Returns the strength in GRID that does best on held-out samples."""
     out = held_out(labels, seed)
     if not bool(out.any()):
         return DEFAULT
     weights = x.new_zeros(x.shape[1] + 1, len(class_weights))
     best: tuple[float, float, float] | None = None
     for l2 in GRID:
-        # From the last solution it is not far, and to compare strengths a rough one is enough.
+        # Begins from the solution for the last strength, which is near; a rough minimum is enough to compare.
         weights = _minimise(x[~out], labels[~out], weights, class_weights, l2, rough=True)
         logits = x[out] @ weights[:-1] + weights[-1]
         result = (*merit(logits, labels[out], class_weights), l2)
@@ -99,7 +109,17 @@ def _choose(x: Tensor, labels: Tensor, class_weights: Tensor, seed: int) -> floa
 def _minimise(
     x: Tensor, labels: Tensor, start: Tensor, class_weights: Tensor, l2: float, rough: bool = False
 ) -> Tensor:
-    """[width + 1, classes]: the minimum of the mean cross-entropy + l2 / 2 |weights|^2; the bias, last, is free."""
+    """Finds the minimum of mean cross-entropy + l2 / 2 |weights|^2, as variables [width + 1, classes] whose last row is
+    the bias, which is not penalised.
+
+    Args:
+        x: standardised features [n, width].
+        labels: int64 [n].
+        start: the variables to begin from.
+        class_weights: [classes].
+        l2: the strength of regularisation.
+        rough: whether a less exact minimum is enough.
+    """
     variables = start.clone()
     optimizer = torch.optim.LBFGS(
         [variables],
@@ -120,7 +140,8 @@ def _minimise(
 
 
 def _objective(x: Tensor, labels: Tensor, variables: Tensor, class_weights: Tensor, l2: float) -> tuple[Tensor, Tensor]:
-    """(the loss, its gradient). The gradient is short enough to write down, and so the logits can go in parts."""
+    """Computes the loss and its gradient. The gradient is written out, rather than left to autograd, so that the logits
+    can be computed in parts."""
     weights, bias = variables[:-1], variables[-1]
     loss = l2 / 2 * weights.square().sum()
     gradient = torch.cat([l2 * weights, torch.zeros_like(bias)[None]])

@@ -1,4 +1,5 @@
-"""Top-1, top-5, loss, per class, confusion and calibration, every sample counted exactly once."""
+"""Measures classifiers: top-1, top-5, loss, accuracy by class, confusion and calibration. Counts every sample exactly
+once."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +15,11 @@ from vitrail.tasks.classification import top1
 from vitrail.tasks.classification.calibration import Calibration, calibration
 
 _HARDEST = 5
-"""Classes named in the words of a result."""
+"""How many classes the lines of a result list, those with the lowest accuracy."""
 
 
 class Accuracy(base.Meter):
-    """Right and wrong answers; a row of `kept` is (id, label, prediction, its probability)."""
+    """Counts right and wrong answers; a row of `kept` is (id, label, predicted class, its probability)."""
 
     headline = ("top1", "top5", "balanced_accuracy")
     chosen_by = ("top1", "balanced_accuracy")
@@ -27,11 +28,11 @@ class Accuracy(base.Meter):
         super().__init__(meaning, places)
         self.loss, self.top1, self.top5 = 0.0, 0, 0
         self.confusion = np.zeros((len(meaning.names), len(meaning.names)), dtype=np.int64)
-        """[label, prediction] counts."""
+        """int64 [label, predicted class] counts."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The model's, in order."""
+        """The names of the model's classes, in order."""
         return self.meaning.names
 
     def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
@@ -42,7 +43,7 @@ class Accuracy(base.Meter):
         if self.places is not None:
             labels = torch.from_numpy(self.places)[labels]
         self.loss += F.cross_entropy(logits, labels, reduction="sum").double().item()
-        predicted, rank = torch.from_numpy(top1.best(logits.numpy())), top1.rank(logits, labels)
+        predicted, rank = torch.from_numpy(top1.best(logits.numpy())), top1.rank_of_true(logits, labels)
         self.n += len(labels)
         self.top1 += int((rank == 0).sum())
         self.top5 += int((rank < 5).sum())
@@ -57,13 +58,14 @@ class Accuracy(base.Meter):
         self.kept = base.in_order([each for part in parts for each in part.kept], ids)
 
     def calibration(self) -> Calibration:
+        """Compares the scores of the answers with how often they were right."""
         scores = np.array([score for *_, score in self.kept], dtype=np.float64)
         right = np.array([label == predicted for _, label, predicted, _ in self.kept], dtype=bool)
         return calibration(scores, right)
 
     def result(self) -> dict[str, Any]:
-        """Gives fractions of 1, over n samples; skipped ones could not be read. The balanced accuracy is the mean over
-        the classes that have samples."""
+        """Returns fractions of 1 over n samples. The balanced accuracy is the mean accuracy of the classes that have
+        samples; ece is the expected calibration error."""
         counts = self.confusion.sum(axis=1)
         per_class = {
             name: {"n": int(counts[index]), "top1": float(self.confusion[index, index] / counts[index])}
@@ -100,18 +102,18 @@ class Accuracy(base.Meter):
 
     @classmethod
     def lines(cls, result: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-        said = [
+        lines = [
             f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   loss {result['loss']:.4f}",
             f"balanced accuracy {result['balanced_accuracy']:.2%}   calibration error {result['ece']:.2%}",
         ]
         if real := result.get("real"):
             share = f"{real['top1']:.2%} of {real['n']:,}" if real["n"] else "none has a label"
-            said.append(f"ImageNet-ReaL: {share}, {real['without_label']:,} left out without a label")
-        # Of equal shares, the one of more samples says more.
+            lines.append(f"ImageNet-ReaL: {share}, {real['without_label']:,} left out without a label")
+        # Of classes with equal accuracy, the one with more samples comes first: it says more.
         worst = sorted(result["per_class"].items(), key=lambda item: (item[1]["top1"], -item[1]["n"]))[:_HARDEST]
         width = max(len(names[label]) for label, _ in worst)
-        said.append("hardest classes:")
-        return said + [f"  {names[label]:<{width}}  {facts['top1']:>7.1%} of {facts['n']:,}" for label, facts in worst]
+        lines.append("hardest classes:")
+        return lines + [f"  {names[label]:<{width}}  {facts['top1']:>7.1%} of {facts['n']:,}" for label, facts in worst]
 
 
 PART = Accuracy

@@ -1,4 +1,5 @@
-"""A classifier's part of the reports: confusion, accuracy by class, calibration, samples and the surest mistakes."""
+"""A classifier's sections of the reports: confusion, accuracy by class, calibration, samples, most confident
+mistakes."""
 
 import csv
 import io
@@ -11,18 +12,20 @@ import numpy as np
 from vitrail.drawing.page import picture, section, table, text, thumbnail
 from vitrail.drawing.plots import both
 from vitrail.drawing.results import interval, percent
-from vitrail.tasks import base
-from vitrail.tasks.base import Headline
+from vitrail.tasks import pages
 from vitrail.tasks.classification.calibration import Calibration
 from vitrail.tasks.classification.figures import GRID_SAMPLES, SamplePrediction, confusion, predictions, reliability
 from vitrail.tasks.classification.meter import Accuracy
+from vitrail.tasks.pages import Headline
 
 _SHOWN_PAIRS = 10
 _SHOWN_MISTAKES = 12
 _SHOWN_CLASSES = 20
 
 
-class ClassPage(base.Page):
+class ClassPage(pages.Page):
+    """Shows a classifier's numbers in the reports."""
+
     curves = MappingProxyType({"Accuracy": ("accuracy, %", (("train", "accuracy"), ("val", "top1")))})
     files = ("confusion.png", "predictions.png", "reliability.png")
 
@@ -37,7 +40,7 @@ class ClassPage(base.Page):
 
     @staticmethod
     def chosen(meter: Accuracy) -> list[str]:
-        """Takes some that stand for the whole, evenly, then the surest mistakes."""
+        """Chooses some samples evenly from all of them, then the most confident mistakes."""
         return [name for name, *_ in _chosen(meter)]
 
     def headline(self, result: Mapping[str, Any], brief: bool = False) -> Headline:
@@ -99,15 +102,17 @@ class ClassPage(base.Page):
 
 
 def _chosen(meter: Accuracy) -> list[tuple[str, int, int, float]]:
+    """Returns rows of `Accuracy.kept`: some taken evenly from all of them, then the most confident mistakes."""
     fair = meter.kept[:: max(1, len(meter.kept) // GRID_SAMPLES)][:GRID_SAMPLES]
     wrong = sorted((each for each in meter.kept if each[1] != each[2]), key=lambda each: -each[3])[:_SHOWN_MISTAKES]
     return [*fair, *wrong]
 
 
 def confused_pairs(confusion: np.ndarray, most: int = _SHOWN_PAIRS) -> list[tuple[int, int, int, float]]:
-    """(true, predicted, count, share of the true class) of the commonest mistakes, the commonest first.
+    """Returns the commonest mistakes as (true class, predicted class, count, share of the true class), the commonest
+    first.
 
-    Of equal counts the larger share goes first, then the order of the classes.
+    Of equal counts the larger share comes first, then the order of the classes.
     """
     totals = confusion.sum(axis=1)
     pairs = [
@@ -119,6 +124,8 @@ def confused_pairs(confusion: np.ndarray, most: int = _SHOWN_PAIRS) -> list[tupl
 
 
 def confusion_section(confusion: np.ndarray | None, classes: Sequence[str], heat: tuple[bytes, bytes] | None) -> str:
+    """Writes the section with the confusion matrix. confusion: int [true, predicted]; heat: its picture as PNG, light
+    and dark."""
     if confusion is None or heat is None:
         return ""
     drawn = picture(*heat, "Confusion of the classes")
@@ -128,7 +135,7 @@ def confusion_section(confusion: np.ndarray | None, classes: Sequence[str], heat
     ]
     heads = ("true class", "taken for", "times", "share of the class")
     pairs = f"<h2>Most confused</h2>{table(heads, rows)}" if rows else "<p>No class was taken for another.</p>"
-    about = "Each row is a true class, each column what the model said; the diagonal is right."
+    about = "Each row is a true class, each column what the model predicted; the diagonal is right."
     return section(
         "Confusion",
         f'<div class="heat" style="max-width:{min(760, 420 + 20 * len(classes))}px">{drawn}</div>{pairs}',
@@ -137,6 +144,7 @@ def confusion_section(confusion: np.ndarray | None, classes: Sequence[str], heat
 
 
 def classes_section(confusion: np.ndarray | None, classes: Sequence[str]) -> str:
+    """Writes the section with the accuracy of each class. confusion: int [true, predicted]."""
     if confusion is None:
         return ""
     totals = confusion.sum(axis=1)
@@ -171,13 +179,15 @@ def _sample(sample: SamplePrediction) -> str:
 
 
 def samples_section(samples: Sequence[SamplePrediction]) -> str:
+    """Writes the section that shows samples and what was predicted for them."""
     shown = samples[:GRID_SAMPLES]
-    about = "✓ right, ✗ wrong: what the model said, how sure it was, and what is true where it was wrong."
+    about = "✓ right, ✗ wrong: what the model predicted, how sure it was, and what is true where it was wrong."
     return section("Sample predictions", _grid(shown), about)
 
 
 def mistakes_section(samples: Sequence[SamplePrediction]) -> str:
-    # A sample may be given twice: by chance, and again for being wrong.
+    """Writes the section that shows the wrong answers with the highest scores."""
+    # A sample may be among those taken evenly and again among the mistakes: show it once.
     wrong = list({sample.id: sample for sample in samples if not sample.right}.values())
     wrong.sort(key=lambda sample: -sample.score)
     if samples and not wrong:
@@ -187,6 +197,7 @@ def mistakes_section(samples: Sequence[SamplePrediction]) -> str:
 
 
 def _grid(samples: Sequence[SamplePrediction], names: bool = False) -> str:
+    """Shows samples as thumbnails; with `names`, also lists them in a table."""
     if not samples:
         return ""
     listed = "".join(
@@ -202,6 +213,7 @@ def _grid(samples: Sequence[SamplePrediction], names: bool = False) -> str:
 
 
 def calibration_section(calibration: Calibration, diagram: tuple[bytes, bytes]) -> str:
+    """Writes the section on calibration. diagram: the reliability diagram as PNG, light and dark."""
     n = int(calibration.counts.sum())
     scores = float((calibration.counts * calibration.scores).sum() / n)
     right = float((calibration.counts * calibration.accuracy).sum() / n)

@@ -1,20 +1,22 @@
-"""A target is a class: int64 [samples], the place of its name in the list, -1 where there is none."""
+"""Class targets: int64 [samples], the index of the class in the list of names, or -1 if it is not known."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, Audited, BadCell, ReadColumns
+from vitrail.tasks.base import Audit, BadCell, CheckedSplit, ReadColumns
 
 UNLABELLED = -1
+"""The target of a sample without a class."""
 COLUMN_NAMES = ("label", "class", "class_name", "category", "cls")
-"""Columns of these names hold classes, even where they are numbers."""
+"""Columns with these names hold classes even if their cells are numbers."""
 
 
 class ClassTarget(base.Target):
+    """A class for each sample."""
+
     precedence = 1
     single_class = True
 
@@ -31,22 +33,23 @@ class ClassTarget(base.Target):
         return "" if target == UNLABELLED else names[int(target)]
 
     def reordered(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return np.append(places, UNLABELLED)[targets]  # -1 is the last
+        return np.append(places, UNLABELLED)[targets]  # -1 picks the last entry, which stays -1
 
     def check_names(self, where: str, names: Sequence[str]) -> None:
-        doubled = [each for each, count in Counter(names).items() if count > 1]
-        if doubled:
-            raise UserError(f"{where}: the class name {doubled[0]!r} occurs more than once")
+        doubled = base.first_repeated(names)
+        if doubled is not None:
+            raise UserError(f"{where}: the class name {doubled!r} occurs more than once")
         if len(names) < 2:
             have = f"only one class, {names[0]!r}" if names else "no classes"
             raise UserError(f"{where} has {have}; telling classes apart needs at least two")
 
-    def from_columns(self, columns: Mapping[str, Sequence[str]], asked: bool = False) -> ReadColumns | None:
-        """Reads one column of class names; of numbers only where they are asked for, or by the column's name."""
+    def from_columns(self, columns: Mapping[str, Sequence[str]], requested: bool = False) -> ReadColumns | None:
+        """Reads a single column of class names. If all its cells are numbers, the user must have named the task, or the
+        column must have one of COLUMN_NAMES."""
         if len(columns) != 1:
             return None
         ((column, cells),) = columns.items()
-        if not asked and column.lower() not in COLUMN_NAMES and all(_is_number(cell) for cell in cells):
+        if not requested and column.lower() not in COLUMN_NAMES and all(_is_number(cell) for cell in cells):
             return None
         named = [cell.strip() for cell in cells]
         if "" in named:
@@ -58,7 +61,7 @@ class ClassTarget(base.Target):
     def labels(self, targets: np.ndarray) -> np.ndarray:
         return targets
 
-    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+    def audit(self, splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
         counts = {
             split: np.bincount(each.targets[each.targets >= 0], minlength=len(names)) for split, each in splits.items()
         }

@@ -1,1 +1,1 @@
-"""Any number of labels a picture."""
+"""Multi-label classification: any number of labels for each picture."""

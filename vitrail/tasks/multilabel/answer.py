@@ -1,4 +1,4 @@
-"""From logits to the labels whose scores reach their thresholds, and how they stand in rows, tables and lines."""
+"""From logits to the labels whose scores reach their thresholds, and how these are written to tables and shown."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -6,35 +6,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.errors import UserError
-from vitrail.tasks import base
-from vitrail.tasks.base import Asked, Meaning, Row
+from vitrail.tasks import answers
+from vitrail.tasks.answers import AnswerOptions, Guess, Row
+from vitrail.tasks.base import Meaning
 from vitrail.tasks.multilabel.scores import DEFAULT_THRESHOLD, sigmoid
 from vitrail.tasks.multilabel.target import JOIN
 
 if TYPE_CHECKING:
     import pyarrow
 
-_BAR = 20
-"""Characters of the bar of a label that is certain."""
-
 
 @dataclass(frozen=True)
-class Label:
-    """A label and how likely it is."""
-
-    label: str
-    description: str
-    """Words for a label that is a code; empty where there are none."""
-    score: float
-    """The sigmoid of its logit, a fraction of 1."""
-
-
-@dataclass(frozen=True)
-class Prediction(base.Prediction):
+class Prediction(answers.Prediction):
     """The labels of one picture, the likeliest first; or why there are none."""
 
     path: str | None
-    labels: tuple[Label, ...] = ()
+    labels: tuple[Guess, ...] = ()
     error: str | None = None
 
     def to_json(self) -> Row:
@@ -42,7 +29,8 @@ class Prediction(base.Prediction):
 
 
 def thresholds_of(meaning: Meaning, outputs: int) -> np.ndarray:
-    """Gives the score from which each label counts, float64 [outputs]: as found on validation, else 0.5."""
+    """Returns the score from which each label counts, float64 [outputs]: what was found on validation data, or else
+    0.5."""
     found = meaning.constants.get("thresholds")
     if found is None:
         return np.full(outputs, DEFAULT_THRESHOLD)
@@ -51,40 +39,42 @@ def thresholds_of(meaning: Meaning, outputs: int) -> np.ndarray:
     return np.array(found, dtype=np.float64)
 
 
-class LabelAnswer(base.Answer):
+class LabelAnswer(answers.Answer):
+    """Turns logits [labels] into the labels that are likely enough."""
+
     output = "logits"
 
-    def check(self, asked: Asked, meaning: Meaning) -> None:
-        base.check_threshold(asked.threshold)
+    def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
+        answers.check_threshold(asked.threshold)
 
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: Asked
+        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
     ) -> Prediction:
-        """Returns the labels whose scores reach their thresholds, or the one that was asked for; the likeliest first,
-        of equal ones the earlier label. output: float32 [labels]."""
+        """Returns the labels whose scores reach their thresholds, or `asked.threshold` if it is given. The likeliest
+        comes first, and the earlier of two equal ones. output: float32 [labels]."""
         if output is None:
             return Prediction(path, (), error)
         scores = sigmoid(output)
         least = thresholds_of(meaning, len(output)) if asked.threshold is None else asked.threshold
-        said = scores >= least
-        order = [int(index) for index in np.argsort(-output, kind="stable") if said[index]]
-        return Prediction(path, tuple(Label(*meaning.named(index), float(scores[index])) for index in order), error)
+        predicted = scores >= least
+        order = [int(index) for index in np.argsort(-output, kind="stable") if predicted[index]]
+        return Prediction(path, tuple(Guess(*meaning.named(index), float(scores[index])) for index in order), error)
 
-    def columns(self, meaning: Meaning, asked: Asked) -> "LabelColumns":
+    def columns(self, meaning: Meaning, asked: AnswerOptions) -> "LabelColumns":
         return LabelColumns()
 
     def schema(self) -> dict[str, Any]:
         words = {"type": "string"}
         label = {"label": words, "description": words, "score": {"type": "number"}}
-        return {"labels": {"type": "array", "items": base.object_schema(label)}}
+        return {"labels": {"type": "array", "items": answers.object_schema(label)}}
 
 
 @dataclass(frozen=True)
-class LabelColumns(base.Columns):
-    """How rows {path, labels: [{label, description, score}], error} become text, tables and lines.
+class LabelColumns(answers.Columns):
+    """Turns rows {path, labels: [{label, description, score}], error} into text, tables and lines.
 
-    CSV has path, labels, scores and error: the labels joined by "|", as tables to learn from have them, and their
-    scores alike.
+    A .csv file has the columns path, labels, scores and error. Labels are joined by "|", as in tables that `vitrail
+    train` reads, and so are their scores.
     """
 
     @property
@@ -95,7 +85,7 @@ class LabelColumns(base.Columns):
     def given(self) -> str:
         return "a model of labels"
 
-    def row(self, prediction: base.Prediction) -> Row:
+    def row(self, prediction: answers.Prediction) -> Row:
         return prediction.to_json()
 
     def cells(self, row: Row) -> list[str]:
@@ -104,7 +94,7 @@ class LabelColumns(base.Columns):
         return [row["path"], labels, scores, row["error"] or ""]
 
     def document(self, row: Row) -> Row:
-        """Rounds each score to six digits: they are all that float32 can promise."""
+        """Returns a row with scores rounded to six digits, which is the precision of float32."""
         return {**row, "labels": [{**each, "score": round(each["score"], 6)} for each in row["labels"]]}
 
     def schema(self) -> "pyarrow.Schema":
@@ -115,18 +105,10 @@ class LabelColumns(base.Columns):
         return pyarrow.schema([("path", text), ("labels", pyarrow.list_(label)), ("error", text)])
 
     def lines(self, row: Row) -> list[str]:
-        """Returns a line for each label, with its score, a bar and its name."""
-        from vitrail.drawing.page import visible
-
+        """Returns a line for each label: its score, a bar and its name."""
         if not row["labels"]:
             return [] if row["error"] else ["no label is likely enough"]
-        width = max(len(visible(each["label"])) for each in row["labels"])
-        lines = []
-        for each in row["labels"]:
-            bar = "█" * round(_BAR * each["score"])
-            words = f"{visible(each['label']):<{width}}  {visible(each['description'])}".rstrip()
-            lines.append(f"{each['score']:>6.1%}  {bar:<{_BAR}}  {words}")
-        return lines
+        return answers.guess_lines(row["labels"])
 
 
 PART = LabelAnswer()

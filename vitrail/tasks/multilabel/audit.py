@@ -1,14 +1,14 @@
-"""What a check of a data set says of its labels."""
+"""Checks the labels of a data set."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vitrail.tasks.base import Audit, Audited
+from vitrail.tasks.base import Audit, CheckedSplit
 
 
-def audit(splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
-    """Counts the pictures of each label, and finds labels that occur once or never and pictures without any."""
+def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
+    """Counts the pictures of each label; finds labels of one picture or none, and pictures without labels."""
     known = {split: each.targets[(each.targets >= 0).all(axis=1)] for split, each in splits.items()}
     counts = {split: (each > 0).sum(axis=0) if len(names) else () for split, each in known.items()}
     balance = {name: {split: int(count[place]) for split, count in counts.items()} for place, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Labels in closed form: ridge regression to 1 and -1, its strength, scale and bias by leaving one out."""
+"""A multi-label head in closed form: ridge regression to 1 and -1; strength, scale and bias chosen by leave-one-out."""
 
 import torch
 import torch.nn.functional as F
@@ -9,16 +9,22 @@ from vitrail.tasks.base import Solved
 from vitrail.tasks.multilabel.head import weighted_losses
 
 _LEAST_SCALE = 2.0**-10
+"""The smallest scale that turns outputs into logits."""
 _ITERATIONS = 50
+"""The largest number of steps of Newton's method."""
 _EPSILON = 1e-10
+"""Relative precision at which Newton's method stops, and the share of its trace that keeps the Hessian invertible."""
 
 
-def ridge_head(features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Solved:
-    """Solves the ridge whose strength gives the lowest cross-entropy of samples left out, one by one.
+def label_ridge_head(features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Solved:
+    """Fits the ridge whose strength gives the lowest cross-entropy by leave-one-out.
 
-    features: float32 [samples, width]. targets: [samples, labels] of 0 and 1. weights: float64 [labels], how much the
-    presence of each label counts; the ridge counts all alike, and the scale and bias that make its outputs logits are
-    fitted by the weights.
+    The weights do not change the ridge, only the scale and bias that turn its outputs into logits.
+
+    Args:
+        features: float32 [samples, width].
+        targets: 0 or 1, [samples, labels].
+        weights: float64 [labels], how much the presence of each label counts; None: as much as its absence.
     """
     truths = (targets > 0).double()
     weights = torch.ones(truths.shape[1], dtype=torch.float64) if weights is None else weights.double()
@@ -40,16 +46,22 @@ def ridge_head(features: Tensor, targets: Tensor, weights: Tensor | None = None)
 
 
 def fitted_logits(scores: Tensor, truths: Tensor, weights: Tensor) -> tuple[float, float]:
-    """Finds the scale, above 0, and the bias of all labels that make scores [samples, labels] the best logits.
+    """Finds one scale, above 0, and one bias that turn the scores of all labels into logits with the lowest
+    cross-entropy.
 
-    Targets are a little below certain, as Platt has them, so that scores without a mistake do not ask for an infinite
-    scale. By Newton's method: the loss is convex in both.
+    As in Platt scaling, targets are a little away from 0 and 1: if no answer is wrong, the best scale would otherwise
+    be infinite. The loss is convex in both numbers, so Newton's method finds its minimum.
+
+    Args:
+        scores: [samples, labels].
+        truths: 0 or 1, [samples, labels].
+        weights: [labels], how much the presence of each label counts.
     """
     unsure = 1 / (len(scores) + 2)
     wanted = truths * (1 - 2 * unsure) + unsure
     positive, negative = weights * wanted, 1 - wanted
     scale, bias = _minimum(scores, positive, negative, (1.0, 0.0))
-    if scale < _LEAST_SCALE:  # scores that mislead: the best that may be is at the bound
+    if scale < _LEAST_SCALE:  # scores that order the samples wrongly: the best allowed scale is the bound
         scale = _LEAST_SCALE
         _, bias = _minimum(scores, positive, negative, (scale, bias), bias_alone=True)
     return scale, bias
@@ -58,8 +70,15 @@ def fitted_logits(scores: Tensor, truths: Tensor, weights: Tensor) -> tuple[floa
 def _minimum(
     scores: Tensor, positive: Tensor, negative: Tensor, start: tuple[float, float], bias_alone: bool = False
 ) -> tuple[float, float]:
-    """Finds the scale and bias of the lowest loss. positive, negative: [samples, labels], how much presence and absence
-    count."""
+    """Finds the scale and bias with the lowest loss by Newton's method.
+
+    Args:
+        scores: [samples, labels].
+        positive: [samples, labels], how much the presence of each label counts.
+        negative: [samples, labels], how much its absence counts.
+        start: the scale and bias to begin from.
+        bias_alone: whether the scale stays as it is.
+    """
     total = positive + negative
     found = torch.tensor(start, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Learning labels: a sigmoid for each, and the sum of their binary cross-entropies."""
+"""Learning labels: a sigmoid for each label, and the sum of their binary cross-entropies."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from vitrail.tasks.base import FeatureSet, LossSettings, Solved
 
 
 class LabelLoss(base.Loss):
-    """Binary cross-entropy of targets [batch, labels], or of soft ones where there are any; samples whose labels are
+    """Binary cross-entropy of targets [batch, labels], or of soft targets if they are given. Samples whose labels are
     not known (-1) add nothing."""
 
     def __init__(self, settings: LossSettings) -> None:
@@ -31,25 +31,28 @@ class LabelLoss(base.Loss):
             losses = weighted_losses(outputs, wanted, self.weights, 0.0 if soft is None else self.smoothing)
         if soft is None:
             losses = losses * (targets >= 0)
-        # Summed over the labels, so that it does not vanish with their number, and a mean over the samples.
+        # A sum over the labels, so that the loss of one does not shrink as there are more, and a mean over the samples.
         return losses.sum() / len(outputs)
 
     def measures(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Computes the F1 of each sample's labels at a score of 0.5, 1 where there are none and none are said."""
-        said, true = outputs > 0, targets > 0
-        both = (said & true).sum(dim=1)
-        either = said.sum(dim=1) + true.sum(dim=1)
+        """Computes the F1 of each sample's labels at a score of 0.5; it is 1 if there are none and none are
+        predicted."""
+        predicted, true = outputs > 0, targets > 0
+        both = (predicted & true).sum(dim=1)
+        either = predicted.sum(dim=1) + true.sum(dim=1)
         return {"sample_f1": float(torch.where(either > 0, 2 * both / either.clamp(min=1), 1.0).sum())}
 
 
 class LabelHead(base.Head):
+    """Learns any number of labels for each picture."""
+
     losses = ("sigmoid",)
 
     def loss(self, settings: LossSettings) -> LabelLoss:
         return LabelLoss(settings)
 
     def soft_targets(self, targets: Tensor, outputs: int, smoothing: float) -> Tensor:
-        """Moves each label by half the smoothing towards the other answer: float [batch, labels]."""
+        """Makes float targets [batch, labels], each moved by half the smoothing towards the other answer."""
         if bool((targets < 0).any()):
             raise UserError("label smoothing, mixup and cutmix need the labels of every sample; some have none")
         return targets.float() * (1 - smoothing) + smoothing / 2
@@ -68,9 +71,9 @@ class LabelHead(base.Head):
         return None if kind in self.losses else super().unsolvable(kind)
 
     def solve(self, train: FeatureSet, held_out: FeatureSet | None, settings: LossSettings) -> Solved:
-        from vitrail.tasks.multilabel.closed_form import ridge_head
+        from vitrail.tasks.multilabel.closed_form import label_ridge_head
 
-        return ridge_head(train.features, train.targets, settings.weights)
+        return label_ridge_head(train.features, train.targets, settings.weights)
 
 
 def positive_weights(targets: np.ndarray) -> np.ndarray:
@@ -83,11 +86,17 @@ def positive_weights(targets: np.ndarray) -> np.ndarray:
 
 
 def weighted_losses(outputs: Tensor, wanted: Tensor, weights: Tensor, smoothing: float) -> Tensor:
-    """Computes the cross-entropies [batch, labels] where a label's presence counts as much as its weight says.
+    """Computes the cross-entropies [batch, labels] if the presence of a label counts as much as its weight says.
 
-    A mixed picture counts as the pictures it is made of. What smoothing has moved belongs to the answer it was moved
-    from, so it is taken out before and put back after: else every picture would teach a little of the rarest label,
-    times its weight.
+    A mixed picture counts as the pictures that it is made of. The smoothing is taken out before the weights are applied
+    and put back afterwards, since it belongs to the answer that it was taken from: else each picture would teach a
+    little of the rarest label, multiplied by its large weight.
+
+    Args:
+        outputs: logits [batch, labels].
+        wanted: soft targets [batch, labels].
+        weights: [labels].
+        smoothing: the label smoothing that is part of `wanted`.
     """
     share = (wanted - smoothing / 2) / (1 - smoothing)
     present, absent = weights.to(share.dtype) * share, 1 - share

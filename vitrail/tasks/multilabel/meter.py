@@ -1,4 +1,4 @@
-"""Mean average precision, F1, precision and recall at the thresholds, every sample counted exactly once."""
+"""Measures multi-label models: mean average precision, F1, precision and recall. Counts every sample exactly once."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,13 +15,13 @@ from vitrail.tasks.multilabel.answer import thresholds_of
 from vitrail.tasks.multilabel.scores import Counts, average_precision, best_thresholds, sigmoid
 
 _HARDEST = 5
-"""Labels named in the words of a result."""
+"""How many labels the lines of a result list, those with the lowest average precision."""
 
 
 class LabelMeter(base.Meter):
-    """Scores and truths of every sample; a row of `kept` is (id, int8 [labels], float32 logits [labels]).
+    """Keeps scores and truths of every sample; a row of `kept` is (id, int8 [labels], float32 logits [labels]).
 
-    Only the labels that the source names are measured: whether a picture has another one, nobody has said.
+    Only labels that the source names are measured: whether a picture has one of the model's other labels is not known.
     """
 
     headline = ("map", "f1", "macro_f1")
@@ -33,31 +33,32 @@ class LabelMeter(base.Meter):
 
     @cached_property
     def measured(self) -> np.ndarray:
-        """int64: which of the model's outputs are measured, in the order of the source's names."""
+        """The indices of the model's outputs that are measured, int64, in the order of the source's names."""
         return np.arange(len(self.meaning.names)) if self.places is None else self.places
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of what is measured, in the order of the columns of `truths` and `logits`."""
+        """The names of the labels that are measured, in the order of the columns of `truths` and `logits`."""
         return tuple(self.meaning.names[place] for place in self.measured)
 
     @property
     def truths(self) -> np.ndarray:
-        """int8 [samples, labels]."""
+        """The true labels, int8 [samples, labels]."""
         return np.stack([truths for _, truths, _ in self.kept]) if self.kept else self._nothing.astype(np.int8)
 
     @property
     def logits(self) -> np.ndarray:
-        """float32 [samples, labels]."""
+        """The model's outputs, float32 [samples, labels]."""
         return np.stack([logits for *_, logits in self.kept]) if self.kept else self._nothing
 
     @property
     def thresholds(self) -> np.ndarray:
-        """float64 [labels]: the model's own of what is measured."""
+        """The model's thresholds of the labels that are measured, float64 [labels]."""
         return thresholds_of(self.meaning, len(self.meaning.names))[self.measured]
 
     @property
     def _nothing(self) -> np.ndarray:
+        """The logits of no samples."""
         return np.empty((0, len(self.measured)), dtype=np.float32)
 
     def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
@@ -77,7 +78,7 @@ class LabelMeter(base.Meter):
         self.kept = base.in_order([each for part in parts for each in part.kept], ids)
 
     def constants(self) -> dict[str, Any]:
-        """Finds the threshold of every output that was measured; others keep what they had."""
+        """Finds the best threshold of every label that was measured; the others keep theirs."""
         if not self.n:
             return {}
         found = thresholds_of(self.meaning, len(self.meaning.names))
@@ -85,8 +86,8 @@ class LabelMeter(base.Meter):
         return {"thresholds": found.tolist()}
 
     def result(self) -> dict[str, Any]:
-        """Gives fractions of 1. map and macro_f1 are means over the labels that some sample has; f1 is that of all
-        labels in one count."""
+        """Returns fractions of 1. map and macro_f1 are means over the labels that some sample has; f1 counts the
+        answers of all labels together."""
         truths, logits, thresholds = self.truths, self.logits, self.thresholds
         counts = Counts.of(sigmoid(logits), truths, thresholds)
         precisions = [average_precision(*pair) for pair in zip(logits.T, truths.T, strict=True)]
@@ -113,7 +114,7 @@ class LabelMeter(base.Meter):
 
     @classmethod
     def score(cls, result: Mapping[str, Any], balanced: bool = False) -> float:
-        """Gives the mean average precision, in which every label counts alike already."""
+        """Returns the mean average precision. Every label counts alike in it already, so `balanced` changes nothing."""
         return result["map"]
 
     @classmethod
@@ -131,18 +132,18 @@ class LabelMeter(base.Meter):
     @classmethod
     def lines(cls, result: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
         f1 = f"F1 {result['f1']:.2%} (micro), {result['macro_f1']:.2%} (macro)"
-        said = [f"mAP {result['map']:.2%}   {f1}   loss {result['loss']:.4f}"]
+        lines = [f"mAP {result['map']:.2%}   {f1}   loss {result['loss']:.4f}"]
         present = {name: facts for name, facts in result["per_class"].items() if facts["n"]}
         if missing := len(result["per_class"]) - len(present):
-            said.append(f"{missing:,} labels that no image has are left out of the means")
-        # Of equal shares, the one of more samples says more.
+            lines.append(f"{missing:,} labels that no image has are left out of the means")
+        # Of labels with equal precision, the one with more samples comes first: it says more.
         worst = sorted(present.items(), key=lambda item: (item[1]["ap"], -item[1]["n"]))[:_HARDEST]
         width = max((len(names[label]) for label, _ in worst), default=0)
-        said.append("hardest labels:")
+        lines.append("hardest labels:")
         for label, facts in worst:
             shares = f"precision {facts['precision']:>6.1%}, recall {facts['recall']:>6.1%} of {facts['n']:,}"
-            said.append(f"  {names[label]:<{width}}  average precision {facts['ap']:>6.1%}, {shares}")
-        return said
+            lines.append(f"  {names[label]:<{width}}  average precision {facts['ap']:>6.1%}, {shares}")
+        return lines
 
 
 PART = LabelMeter

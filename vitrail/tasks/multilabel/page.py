@@ -1,4 +1,4 @@
-"""The part of the reports that is about labels: precision and recall, a table by label, samples."""
+"""A multi-label model's sections of the reports: precision and recall, a table by label, samples."""
 
 import csv
 import io
@@ -11,32 +11,38 @@ import numpy as np
 from vitrail.drawing.page import picture, section, table, text, thumbnail
 from vitrail.drawing.plots import LIGHT, Theme, blank_figure, both, dress, png
 from vitrail.drawing.results import percent
-from vitrail.tasks import base
-from vitrail.tasks.base import Headline
+from vitrail.tasks import pages
 from vitrail.tasks.multilabel.meter import LabelMeter
 from vitrail.tasks.multilabel.scores import precision_recall, sigmoid
 from vitrail.tasks.multilabel.target import JOIN
+from vitrail.tasks.pages import Headline
 
 GRID_SAMPLES = 32
+"""How many samples the grid of predictions shows."""
 _SHOWN_MISTAKES = 12
 _SHOWN_LABELS = 20
 
 
 class SampleLabels(NamedTuple):
-    """What a model said of one sample; labels as int8 or bool [labels]."""
+    """A sample and the labels that a model predicted for it."""
 
     id: str
     true: np.ndarray
-    said: np.ndarray
+    """int8 [labels], 1 for each label that the sample has."""
+    predicted: np.ndarray
+    """bool [labels]."""
     scores: np.ndarray
+    """float64 [labels]."""
 
     @property
     def mistakes(self) -> int:
-        """Labels that were missed or said wrongly."""
-        return int(((self.true > 0) != self.said).sum())
+        """The number of labels that were missed or predicted wrongly."""
+        return int(((self.true > 0) != self.predicted).sum())
 
 
-class LabelPage(base.Page):
+class LabelPage(pages.Page):
+    """Shows a multi-label model's numbers in the reports."""
+
     curves = MappingProxyType({"mAP": ("mAP, %", (("val", "map"),)), "F1": ("F1 (micro), %", (("val", "f1"),))})
     files = ("precision-recall.png",)
 
@@ -49,7 +55,7 @@ class LabelPage(base.Page):
 
     @staticmethod
     def chosen(meter: LabelMeter) -> list[str]:
-        """Takes some that stand for the whole, evenly, then those with the most mistakes."""
+        """Chooses some samples evenly from all of them, then those with the most mistakes."""
         return [each.id for each in _chosen(meter)]
 
     def headline(self, result: Mapping[str, Any], brief: bool = False) -> Headline:
@@ -79,8 +85,12 @@ class LabelPage(base.Page):
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("id", "labels", "predicted", "right", *(f"score {name}" for name in self.meter.labels)))
         for each in _samples(self.meter):
-            true, said = (JOIN.join(self._named(chosen, self.meter.labels)) for chosen in (each.true, each.said))
-            writer.writerow((each.id, true, said, int(not each.mistakes), *(f"{score:.6f}" for score in each.scores)))
+            true, predicted = (
+                JOIN.join(self._named(chosen, self.meter.labels)) for chosen in (each.true, each.predicted)
+            )
+            writer.writerow(
+                (each.id, true, predicted, int(not each.mistakes), *(f"{score:.6f}" for score in each.scores))
+            )
         return stream.getvalue()
 
     @classmethod
@@ -112,21 +122,21 @@ class LabelPage(base.Page):
 
     def _grid(self) -> str:
         shown = [self._sample(each, pixels) for each, pixels in self.samples[:GRID_SAMPLES]]
-        about = "✓ right, ✗ said but not true, ○ true but not said."
+        about = "✓ right, ✗ predicted but not true, ○ true but not predicted."
         return section("Sample predictions", f'<div class="samples">{"".join(shown)}</div>' if shown else "", about)
 
     def _mistakes(self) -> str:
-        # A sample may be given twice: by chance, and again for its mistakes.
+        # A sample may be among those taken evenly and again among those with most mistakes: show it once.
         wrong = list({each.id: (each, pixels) for each, pixels in self.samples if each.mistakes}.values())
         wrong.sort(key=lambda pair: -pair[0].mistakes)
         shown = [self._sample(*pair) for pair in wrong[:_SHOWN_MISTAKES]]
-        about = "Where most labels were missed or said wrongly. Look here for wrong labels first."
+        about = "Where most labels were missed or predicted wrongly. Look here for wrong labels first."
         return section("Most mistakes", f'<div class="samples">{"".join(shown)}</div>' if shown else "", about)
 
     def _sample(self, each: SampleLabels, pixels: np.ndarray) -> str:
         lines = []
-        for index in np.flatnonzero((each.true > 0) | each.said):
-            sign = "○" if not each.said[index] else "✓" if each.true[index] else "✗"
+        for index in np.flatnonzero((each.true > 0) | each.predicted):
+            sign = "○" if not each.predicted[index] else "✓" if each.true[index] else "✗"
             lines.append(f"{sign} {text(self.names[index])} {percent(float(each.scores[index]))}")
         kind = "wrong" if each.mistakes else "right"
         told = "<br>".join(lines) or "no label"
@@ -159,6 +169,7 @@ def _samples(meter: LabelMeter) -> list[SampleLabels]:
 
 
 def _chosen(meter: LabelMeter) -> list[SampleLabels]:
+    """Returns some samples taken evenly from all of them, then those with the most mistakes."""
     every = _samples(meter)
     fair = every[:: max(1, len(every) // GRID_SAMPLES)][:GRID_SAMPLES]
     wrong = sorted((each for each in every if each.mistakes), key=lambda each: -each.mistakes)[:_SHOWN_MISTAKES]
@@ -166,11 +177,12 @@ def _chosen(meter: LabelMeter) -> list[SampleLabels]:
 
 
 def precision_recall_picture(meter: LabelMeter, theme: Theme = LIGHT) -> bytes:
-    """Draws precision by recall of all labels in one count, and where the thresholds put the answers, as a PNG."""
+    """Draws precision by recall over the answers of all labels together, and marks the model's thresholds; returns a
+    PNG."""
     precision, recall = precision_recall(sigmoid(meter.logits).ravel(), meter.truths.ravel())
     result = meter.result()["per_class"].values()
     found = sum(facts["recall"] * facts["n"] for facts in result)
-    answered = sum(int(each.said.sum()) for each in _samples(meter))
+    answered = sum(int(each.predicted.sum()) for each in _samples(meter))
     true = sum(facts["n"] for facts in result)
     figure = blank_figure(5.6, 4.4, theme)
     axes = figure.add_axes((0.13, 0.13, 0.83, 0.78))

@@ -1,6 +1,6 @@
-"""A target is a row of zeros and ones: int8 [samples, labels], all -1 where nobody has looked at the picture."""
+"""Label targets: int8 [samples, labels], 1 for each label that a sample has, else 0; all -1 if its labels are not
+known."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,15 +8,19 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, Audited, BadCell, ReadColumns
+from vitrail.tasks.base import Audit, BadCell, CheckedSplit, ReadColumns
 
 UNKNOWN = -1
+"""Fills the row of a sample whose labels are not known."""
 JOIN = "|"
-"""Stands between the labels of one picture, in tables that are read and in those that are written."""
+"""Separates the labels of one picture, in tables that are read and in tables that are written."""
 _TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "": UNKNOWN}
+"""How cells of columns of 0 and 1 are read."""
 
 
 class LabelTarget(base.Target):
+    """Any number of labels for each sample."""
+
     precedence = 0
     plural = "labels"
 
@@ -27,8 +31,8 @@ class LabelTarget(base.Target):
         return np.asarray((targets >= 0).all(axis=1))
 
     def strata(self, targets: np.ndarray) -> np.ndarray:
-        """Gives the rarest label that each sample has, of equally rare ones the first; for none the number of labels,
-        and -1 where it is not known."""
+        """Returns the rarest label of each sample, the first of equally rare ones; the number of labels for a sample
+        that has none, and -1 for one whose labels are not known."""
         known = self.known(targets)
         counts = (targets[known] > 0).sum(axis=0)
         rarity = np.where(targets > 0, counts, len(targets) + 1)
@@ -36,36 +40,34 @@ class LabelTarget(base.Target):
         return np.where(known, found, UNKNOWN).astype(np.int64)
 
     def text(self, target: np.ndarray, names: Sequence[str]) -> str:
-        """Joins the labels in the order of their names; a sample that is known to have none is a single "|"."""
+        """Joins the labels of a sample, sorted; a single "|" says that the sample is known to have none."""
         if (target < 0).any():
             return ""
         return JOIN.join(sorted(names[index] for index in np.flatnonzero(target).tolist())) or JOIN
 
-    def reordered(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
-        moved = np.empty_like(targets)
-        moved[:, places] = targets
-        return moved
-
     def check_names(self, where: str, names: Sequence[str]) -> None:
         if not names:
             raise UserError(f"{where} has no labels, so there is nothing to learn")
-        doubled = [each for each, count in Counter(names).items() if count > 1]
-        if doubled:
-            raise UserError(f"{where}: the label {doubled[0]!r} occurs more than once")
+        doubled = base.first_repeated(names)
+        if doubled is not None:
+            raise UserError(f"{where}: the label {doubled!r} occurs more than once")
         joined = [each for each in names if JOIN in each]
         if joined:
             raise UserError(f"{where}: the label {joined[0]!r} has a {JOIN!r} in it, which stands between labels")
 
-    def from_columns(self, columns: Mapping[str, Sequence[str]], asked: bool = False) -> ReadColumns | None:
-        """Reads one column of labels joined by "|", where an empty cell is a picture without any; or columns of 0 and
-        1, one a label, where a row of empty cells is a picture that nobody has looked at."""
+    def from_columns(self, columns: Mapping[str, Sequence[str]], requested: bool = False) -> ReadColumns | None:
+        """Reads labels from one column or several.
+
+        In a single column labels are joined by "|", and an empty cell is a picture without labels. Several columns, one
+        for each label, hold 0 or 1, and a row of empty cells is a picture whose labels are not known.
+        """
         flags = all(cell.strip().lower() in _TRUTHS for cells in columns.values() for cell in cells)
-        if flags and (len(columns) > 1 or asked):
+        if flags and (len(columns) > 1 or requested):
             return _flags(columns)
         if len(columns) != 1:
             return None
         (cells,) = columns.values()
-        return _joined(cells) if asked or any(JOIN in cell for cell in cells) else None
+        return _joined(cells) if requested or any(JOIN in cell for cell in cells) else None
 
     def from_folders(self, folders: Sequence[Sequence[int]], names: Sequence[str]) -> np.ndarray:
         targets = np.zeros((len(folders), len(names)), dtype=np.int8)
@@ -73,14 +75,14 @@ class LabelTarget(base.Target):
             targets[row, list(places)] = 1
         return targets
 
-    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
-        """Counts the labels, those that occur once or never, and the pictures that have none."""
+    def audit(self, splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
+        """Counts the pictures of each label; finds labels of one picture or none, and pictures without labels."""
         from vitrail.tasks.multilabel.audit import audit
 
         return audit(splits, names)
 
     def stored(self, target: np.ndarray) -> list[int] | None:
-        """Gives the places of the labels; None where they are not known."""
+        """Returns the indices of the labels; None if they are not known."""
         return None if (target < 0).any() else np.flatnonzero(target).tolist()
 
     def restored(self, stored: Sequence[Any], outputs: int) -> np.ndarray:
@@ -102,6 +104,7 @@ class LabelTarget(base.Target):
 
 
 def _flags(columns: Mapping[str, Sequence[str]]) -> ReadColumns:
+    """Reads columns of 0 and 1, one for each label."""
     names = tuple(columns)
     rows = [[_TRUTHS[cell.strip().lower()] for cell in columns[name]] for name in names]
     targets = np.array(rows, dtype=np.int8).T
@@ -114,6 +117,7 @@ def _flags(columns: Mapping[str, Sequence[str]]) -> ReadColumns:
 
 
 def _joined(cells: Sequence[str]) -> ReadColumns:
+    """Reads a column of labels that are joined by "|"."""
     sets = [{part.strip() for part in cell.split(JOIN) if part.strip()} for cell in cells]
     names = base.sorted_classes(set().union(*sets))
     places = {name: place for place, name in enumerate(names)}

@@ -1,1 +1,1 @@
-"""One or several named numbers a picture."""
+"""Regression: one or several named numbers for each picture."""

@@ -1,4 +1,4 @@
-"""From standardised outputs to named numbers in the user's units, and how they stand in rows, tables and lines."""
+"""From standardised outputs to named numbers in the user's units, and how these are written to tables and shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.errors import UserError
-from vitrail.tasks import base
-from vitrail.tasks.base import Asked, Meaning, Row
-from vitrail.tasks.regression.scale import Scale
+from vitrail.tasks import answers
+from vitrail.tasks.answers import AnswerOptions, Row
+from vitrail.tasks.base import Meaning
+from vitrail.tasks.regression.scale import TargetScale
 
 if TYPE_CHECKING:
     import pyarrow
 
 _WRITTEN, _SHOWN = 7, 3
-"""Figures of a number's deviation in files, which is what float32 can promise, and on a terminal."""
+"""Significant figures of a number, counted from the first figure of its standard deviation: in files (the precision of
+float32), and on a terminal."""
 
 
 @dataclass(frozen=True)
-class Prediction(base.Prediction):
+class Prediction(answers.Prediction):
     """The numbers of one picture by name, in the user's units; or why there are none."""
 
     path: str | None
@@ -30,26 +32,28 @@ class Prediction(base.Prediction):
         return {"path": self.path, "values": dict(self.values), "error": self.error}
 
 
-class NumberAnswer(base.Answer):
+class NumberAnswer(answers.Answer):
+    """Turns standardised outputs [numbers] into numbers in the user's units."""
+
     output = "values"
 
-    def check(self, asked: Asked, meaning: Meaning) -> None:
+    def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
         if asked.threshold is not None:
             raise UserError("--threshold is for scores of classes; this model gives numbers: leave it out")
 
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: Asked
+        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
     ) -> Prediction:
-        """Brings the outputs, float32 [numbers], to the user's units."""
+        """Converts the outputs, float32 [numbers], to the user's units."""
         if output is None:
             return Prediction(path, {}, error)
-        values = Scale.of(meaning.constants, len(output)).restored(output).tolist()
+        values = TargetScale.of(meaning.constants, len(output)).restored(output).tolist()
         return Prediction(path, {meaning.named(place)[0]: value for place, value in enumerate(values)}, error)
 
-    def columns(self, meaning: Meaning, asked: Asked) -> "NumberColumns":
+    def columns(self, meaning: Meaning, asked: AnswerOptions) -> "NumberColumns":
         outputs = len(meaning.constants.get("mean", meaning.names))
         names = tuple(meaning.named(place)[0] for place in range(outputs))
-        scale = Scale.of(meaning.constants, outputs)
+        scale = TargetScale.of(meaning.constants, outputs)
         return NumberColumns(names, scale.decimals(_WRITTEN), scale.decimals(_SHOWN))
 
     def schema(self) -> dict[str, Any]:
@@ -60,17 +64,19 @@ class NumberAnswer(base.Answer):
 
 
 @dataclass(frozen=True)
-class NumberColumns(base.Columns):
-    """How rows {path, values: {name: number}, error} become text, tables and lines.
+class NumberColumns(answers.Columns):
+    """Turns rows {path, values: {name: number}, error} into text, tables and lines.
 
-    CSV has path, a column a number, error; of a picture without an answer the cells are empty.
+    A .csv file has the columns path, one for each number, and error. The numbers of a picture without an answer are
+    empty.
     """
 
     numbers: tuple[str, ...]
+    """The names of the numbers."""
     written: Sequence[int]
-    """Decimals of each number in files."""
+    """How many decimals each number has in files."""
     shown: Sequence[int]
-    """Decimals of each number on a terminal."""
+    """How many decimals each number has on a terminal."""
 
     @property
     def names(self) -> list[str]:
@@ -80,14 +86,14 @@ class NumberColumns(base.Columns):
     def given(self) -> str:
         return f"a model of {', '.join(self.numbers)}"
 
-    def row(self, prediction: base.Prediction) -> Row:
+    def row(self, prediction: answers.Prediction) -> Row:
         return prediction.to_json()
 
     def cells(self, row: Row) -> list[str]:
         return [row["path"], *self._texts(row, self.written), row["error"] or ""]
 
     def document(self, row: Row) -> Row:
-        """Rounds each number to what its outputs can promise."""
+        """Returns a row with each number rounded to the precision of the model's outputs."""
         values, written = row["values"], dict(zip(self.numbers, self.written, strict=True))
         return {**row, "values": {name: round(value, written[name]) for name, value in values.items()}}
 
@@ -99,7 +105,7 @@ class NumberColumns(base.Columns):
         return pyarrow.schema([("path", text), ("values", values), ("error", text)])
 
     def lines(self, row: Row) -> list[str]:
-        """Returns a line for each number, with its name."""
+        """Returns a line for each number: its name and its value."""
         from vitrail.drawing.page import visible
 
         if not row["values"]:

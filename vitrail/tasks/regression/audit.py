@@ -1,17 +1,17 @@
-"""What a check of a data set says of its numbers."""
+"""Checks the numbers of a data set."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from vitrail.tasks.base import Audit, Audited
+from vitrail.tasks.base import Audit, CheckedSplit
 
 FAR = 6.0
-"""A number so many times the median absolute deviation away from the median is an outlier."""
+"""A number is an outlier if its distance from the median is more than this many median absolute deviations (MAD)."""
 
 
-def audit(splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
     """Finds the range of each number, outliers, and numbers that are always the same."""
     numbers = {name: _of_one(splits, place) for place, name in enumerate(names)}
     outliers = [{"name": name, **each} for name, facts in numbers.items() for each in facts.pop("outliers")]
@@ -49,8 +49,8 @@ def audit(splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
     return Audit({}, {"numbers": numbers, "constant_numbers": constant, "outliers": outliers}, lines, tables)
 
 
-def _of_one(splits: Mapping[str, Audited], place: int) -> dict[str, Any]:
-    """Finds what there is to say of one number; the outliers from the furthest on."""
+def _of_one(splits: Mapping[str, CheckedSplit], place: int) -> dict[str, Any]:
+    """Describes one number, at index `place` of the targets; the furthest outlier comes first."""
     found = [
         (name, split, float(value))
         for split, each in splits.items()
@@ -62,7 +62,7 @@ def _of_one(splits: Mapping[str, Audited], place: int) -> dict[str, Any]:
         return {"n": 0, **dict.fromkeys(("least", "median", "most", "mad")), "constant": False, "outliers": []}
     median = float(np.median(values))
     mad = float(np.median(np.abs(values - median)))
-    # Where more than half are equal there is no scale to judge the others by.
+    # If more than half of the numbers are equal the MAD is 0, and there is no scale to judge the others by.
     far = np.abs(values - median) / mad if mad else np.zeros(len(values))
     outliers = [
         {"id": found[row][0], "split": found[row][1], "value": found[row][2], "mads": float(far[row])}

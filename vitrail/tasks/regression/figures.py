@@ -1,4 +1,5 @@
-"""The pictures of a model's numbers: true against predicted, and how far off. Each function returns a PNG as bytes."""
+"""Pictures of a regression model's answers: true against predicted, and errors. Each function returns a PNG as
+bytes."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +10,23 @@ import numpy as np
 from vitrail.drawing.plots import LIGHT, Theme, blank_figure, dress, png, short
 
 POINTS = 5_000
-"""Of more samples so many are drawn, evenly chosen."""
+"""The largest number of samples that are drawn; of more, some are taken evenly."""
 PANELS = 12
-"""Of more numbers the first ones are drawn."""
+"""The largest number of panels, one for each number; the first numbers are drawn."""
 _WIDE, _HIGH = 4.6, 4.4
 
 
-def scatter(true: np.ndarray, said: np.ndarray, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
-    """Draws what was said of each sample over what is true, a panel a number; on the diagonal both are equal.
-    true, said: [samples, numbers]."""
+def scatter(true: np.ndarray, predicted: np.ndarray, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
+    """Draws predicted over true numbers, one panel for each number; on the diagonal both are equal. true, predicted:
+    [samples, numbers]."""
     figure, panels = _panels(names, theme)
     step = max(1, math.ceil(len(true) / POINTS))
     for place, axes in enumerate(panels):
-        across, up = true[::step, place], said[::step, place]
-        low, high = min(true[:, place].min(), said[:, place].min()), max(true[:, place].max(), said[:, place].max())
+        across, up = true[::step, place], predicted[::step, place]
+        low, high = (
+            min(true[:, place].min(), predicted[:, place].min()),
+            max(true[:, place].max(), predicted[:, place].max()),
+        )
         edge = 0.04 * (high - low) or 1.0
         ends = [low - edge, high + edge]
         axes.plot(ends, ends, color=theme.ink, linewidth=1.2, linestyle="--", zorder=2)
@@ -34,12 +38,11 @@ def scatter(true: np.ndarray, said: np.ndarray, names: Sequence[str], theme: The
     return png(figure)
 
 
-def residuals(true: np.ndarray, said: np.ndarray, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
-    """Draws how many samples were off by how much, predicted less true, a panel a number. true, said: [samples,
-    numbers]."""
+def residuals(true: np.ndarray, predicted: np.ndarray, names: Sequence[str], theme: Theme = LIGHT) -> bytes:
+    """Draws a histogram of predicted minus true, one panel for each number. true, predicted: [samples, numbers]."""
     figure, panels = _panels(names, theme)
     for place, axes in enumerate(panels):
-        errors = said[:, place] - true[:, place]
+        errors = predicted[:, place] - true[:, place]
         reach = float(np.abs(errors).max()) or 1.0
         axes.hist(errors, bins=min(41, 2 * math.ceil(math.sqrt(len(errors))) + 1), range=(-reach, reach),
                   color=theme.train, zorder=3)  # fmt: skip
@@ -50,11 +53,11 @@ def residuals(true: np.ndarray, said: np.ndarray, names: Sequence[str], theme: T
 
 
 def _panels(names: Sequence[str], theme: Theme) -> tuple[Any, list[Any]]:
-    """Makes a figure with titled axes for each of the first numbers, three a row."""
+    """Makes a figure with titled axes for each of the first numbers, three in a row."""
     shown = names[:PANELS]
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
-    # The numbers along the axes decide how much room is left, so here the layout is computed.
+    # The labels along the axes decide how much room the panels have, so matplotlib computes the layout.
     figure = blank_figure(_WIDE * columns, _HIGH * rows, theme, layout="constrained")
     panels = []
     for place, name in enumerate(shown):

@@ -1,4 +1,4 @@
-"""Mean absolute error, root mean squared error and R2 in the user's units, every sample counted exactly once."""
+"""Measures regression models: mean absolute error, root mean squared error and R2. Counts every sample exactly once."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from vitrail.errors import UserError
 from vitrail.tasks import base
 from vitrail.tasks.base import Meaning
 from vitrail.tasks.regression.head import LOSS, NumberHead, distances
-from vitrail.tasks.regression.scale import Scale
+from vitrail.tasks.regression.scale import TargetScale
 
 
 class Kept(NamedTuple):
-    """What was asked and said of one sample; a number for each that the data has."""
+    """The true and the predicted numbers of one sample, for each number that the data has, in the user's units."""
 
     id: str
     true: tuple[float, ...]
-    said: tuple[float, ...]
-    """In the user's units, both."""
+    predicted: tuple[float, ...]
     loss: float
+    """The loss of the standardised numbers."""
 
 
 class Errors(base.Meter):
-    """How far off answers are. All is computed from the rows at the end, so that it does not depend on batches or
-    processes by a bit.
+    """Measures how far off answers are. Everything is computed from the rows at the end, so that neither the size of
+    batches nor the number of processes changes a bit of the result.
 
-    The data may have some of the model's numbers, in another order: those are measured, in the data's order.
+    The data may have only some of the model's numbers, and in another order: those are measured, in the data's order.
     """
 
     headline = ("r2", "mae", "rmse")
@@ -37,13 +37,13 @@ class Errors(base.Meter):
     def __init__(self, meaning: Meaning, places: np.ndarray | None = None) -> None:
         super().__init__(meaning, places)
         self.columns = np.arange(len(meaning.names)) if places is None else places
-        """The model's output for each number that is measured."""
-        self.scale = Scale.of(meaning.constants, len(meaning.names)).part(self.columns)
+        """The index of the model's output for each number that is measured."""
+        self.scale = TargetScale.of(meaning.constants, len(meaning.names)).part(self.columns)
         self.kept: list[Kept] = []
 
     @property
     def names(self) -> list[str]:
-        """Of what is measured, in order."""
+        """The names of the numbers that are measured, in order."""
         return [self.meaning.names[column] for column in self.columns.tolist()]
 
     def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
@@ -56,27 +56,29 @@ class Errors(base.Meter):
         wanted = torch.from_numpy(self.scale.standardised(true.numpy())).float()
         kind = self.meaning.constants.get(LOSS, NumberHead.losses[0])
         losses = distances(kind, given, wanted).tolist()
-        said = self.scale.restored(given.numpy()).tolist()
+        predicted = self.scale.restored(given.numpy()).tolist()
         self.n += len(ids)
-        self.kept += [Kept(*row) for row in zip(ids, map(tuple, true.tolist()), map(tuple, said), losses, strict=True)]
+        self.kept += [
+            Kept(*row) for row in zip(ids, map(tuple, true.tolist()), map(tuple, predicted), losses, strict=True)
+        ]
 
     def merge(self, parts: "Sequence[Errors]", ids: Sequence[str]) -> None:
         self.n, self.skipped = sum(part.n for part in parts), sum(part.skipped for part in parts)
         self.kept = base.in_order([each for part in parts for each in part.kept], ids)
 
     def true(self) -> np.ndarray:
-        """Gives the targets, float64 [samples, numbers]."""
+        """Returns the targets, float64 [samples, numbers]."""
         return np.array([each.true for each in self.kept]).reshape(self.n, len(self.columns))
 
-    def said(self) -> np.ndarray:
-        """Gives the answers, float64 [samples, numbers]."""
-        return np.array([each.said for each in self.kept]).reshape(self.n, len(self.columns))
+    def predicted(self) -> np.ndarray:
+        """Returns the answers, float64 [samples, numbers]."""
+        return np.array([each.predicted for each in self.kept]).reshape(self.n, len(self.columns))
 
     def result(self) -> dict[str, Any]:
-        """Gives errors in the user's units and R2, each the plain mean over the numbers; `loss` is that of training, of
-        standardised numbers. R2 is None of fewer than two samples."""
-        true, said = self.true(), self.said()
-        per_class = {name: self._of_one(true[:, place], said[:, place]) for place, name in enumerate(self.names)}
+        """Returns errors in the user's units and R2, each a plain mean over the numbers, and the loss, which is of
+        standardised numbers as in training. R2 is None for fewer than two samples."""
+        true, predicted = self.true(), self.predicted()
+        per_class = {name: self._of_one(true[:, place], predicted[:, place]) for place, name in enumerate(self.names)}
         return {
             "n": self.n,
             "skipped": self.skipped,
@@ -85,15 +87,16 @@ class Errors(base.Meter):
             "per_class": per_class,
         }
 
-    def _of_one(self, true: np.ndarray, said: np.ndarray) -> dict[str, Any]:
-        errors, n = said - true, max(self.n, 1)
+    def _of_one(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, Any]:
+        """Computes n, mae, rmse and r2 of one number. true, predicted: [samples]."""
+        errors, n = predicted - true, max(self.n, 1)
         mae, mse = float(np.abs(errors).sum()) / n, float(np.square(errors).sum()) / n
-        return {"n": self.n, "mae": mae, "rmse": math.sqrt(mse), "r2": r2(true, said)}
+        return {"n": self.n, "mae": mae, "rmse": math.sqrt(mse), "r2": r2(true, predicted)}
 
     @classmethod
     def score(cls, result: Mapping[str, Any], balanced: bool = False) -> float:
-        """Gives the loss, negated: what was asked for by choosing it. R2 is of squares, so one outlier would choose
-        the model even of those who asked for huber or l1; and few samples have no R2."""
+        """Returns the loss, negated: the user chose by it what counts as good. R2 would not do: it is of squares, so
+        that a single outlier could decide even for those who chose huber or l1, and too few samples have none."""
         return -result["loss"]
 
     @classmethod
@@ -110,28 +113,32 @@ class Errors(base.Meter):
 
     @classmethod
     def lines(cls, result: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-        said = [f"{_errors(result)}   loss {result['loss']:.4f}"]
+        lines = [f"{_errors(result)}   loss {result['loss']:.4f}"]
         each = result["per_class"]
         if len(each) < 2:
-            return said
+            return lines
         width = max(len(names[name]) for name in each)
-        said[0] += ", the mean over the numbers:"
-        return said + [f"  {names[name]:<{width}}  {_errors(facts)}" for name, facts in each.items()]
+        lines[0] += ", the mean over the numbers:"
+        return lines + [f"  {names[name]:<{width}}  {_errors(facts)}" for name, facts in each.items()]
 
 
-def r2(true: np.ndarray, said: np.ndarray) -> float | None:
-    """Computes the coefficient of determination of numbers [samples]: 1 less the squared errors by the squared
-    distances from the mean. Where all true numbers are equal, 1 for answers without error and 0 for others; of fewer
-    than two samples there is none."""
+def r2(true: np.ndarray, predicted: np.ndarray) -> float | None:
+    """Computes the coefficient of determination, 1 - squared errors / squared distances from the mean, of numbers
+    [samples].
+
+    If all true numbers are equal it is 1 for answers without error and 0 for others. For fewer than two samples it is
+    None.
+    """
     if len(true) < 2:
         return None
-    rest, spread = float(np.square(true - said).sum()), float(np.square(true - true.mean()).sum())
+    rest, spread = float(np.square(true - predicted).sum()), float(np.square(true - true.mean()).sum())
     if spread == 0:
         return 1.0 if rest == 0 else 0.0
     return 1 - rest / spread
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """Returns the mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 

@@ -1,4 +1,4 @@
-"""The part of the reports on numbers: true against predicted, how far off, samples and the worst of them."""
+"""A regression model's sections of the reports: true against predicted, errors, samples and the worst of them."""
 
 import csv
 import io
@@ -10,18 +10,20 @@ import numpy as np
 
 from vitrail.drawing.page import picture, section, table, text, thumbnail
 from vitrail.drawing.plots import both
-from vitrail.tasks import base
-from vitrail.tasks.base import Headline
+from vitrail.tasks import pages
+from vitrail.tasks.pages import Headline
 from vitrail.tasks.regression.figures import PANELS, residuals, scatter
 from vitrail.tasks.regression.meter import Errors, Kept
 
 _SHOWN_SAMPLES, _SHOWN_WORST = 24, 12
 _QUANTILES = (0.05, 0.5, 0.95)
 _FIGURES = 3
-"""Of a number's deviation that samples show."""
+"""Significant figures of the numbers below samples, counted from the first figure of their standard deviation."""
 
 
-class NumberPage(base.Page):
+class NumberPage(pages.Page):
+    """Shows a regression model's numbers in the reports."""
+
     curves = MappingProxyType(
         {
             "R2": ("R2", (("val", "r2"),)),
@@ -34,15 +36,15 @@ class NumberPage(base.Page):
         self.meter = meter
         self.names = [names[column] for column in meter.columns.tolist()]
         """What to call the numbers that were measured, in order."""
-        true, said = meter.true(), meter.said()
-        self.drawn = both(lambda theme: scatter(true, said, self.names, theme)) if meter.n else None
+        true, predicted = meter.true(), meter.predicted()
+        self.drawn = both(lambda theme: scatter(true, predicted, self.names, theme)) if meter.n else None
         fair = _fair(meter)
         shown = list(zip([*fair, *worst(meter)], samples, strict=False))
         self.fair, self.worst = shown[: len(fair)], shown[len(fair) :]
 
     @staticmethod
     def chosen(meter: Errors) -> list[str]:
-        """Takes some that stand for the whole, evenly, then those that are furthest off."""
+        """Chooses some samples evenly from all of them, then those with the highest loss."""
         return [each.id for each in (*_fair(meter), *worst(meter))]
 
     def headline(self, result: Mapping[str, Any], brief: bool = False) -> Headline:
@@ -69,13 +71,13 @@ class NumberPage(base.Page):
         return found if brief else {**found, "residuals.png": self._histograms()[0]}
 
     def table(self) -> str:
-        """Writes id, then true and predicted of each number, then the loss."""
+        """Writes the columns id, true and predicted of each number, and loss."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         pairs = [f"{name} {what}" for name in self.meter.names for what in ("true", "predicted")]
         writer.writerow(("id", *pairs, "loss"))
         for each in self.meter.kept:
-            numbers = [value for pair in zip(each.true, each.said, strict=True) for value in pair]
+            numbers = [value for pair in zip(each.true, each.predicted, strict=True) for value in pair]
             writer.writerow((each.id, *(f"{value:.10g}" for value in numbers), f"{each.loss:.6g}"))
         return stream.getvalue()
 
@@ -88,8 +90,8 @@ class NumberPage(base.Page):
         return [f"Best on validation, by the loss: {Errors.words(best)}, at step {best['step']:,}."]
 
     def _histograms(self) -> tuple[bytes, bytes]:
-        true, said = self.meter.true(), self.meter.said()
-        return both(lambda theme: residuals(true, said, self.names, theme))
+        true, predicted = self.meter.true(), self.meter.predicted()
+        return both(lambda theme: residuals(true, predicted, self.names, theme))
 
     def _scatter(self) -> str:
         if self.drawn is None:
@@ -107,7 +109,7 @@ class NumberPage(base.Page):
     def _residuals(self) -> str:
         if self.drawn is None:
             return ""
-        errors = self.meter.said() - self.meter.true()
+        errors = self.meter.predicted() - self.meter.true()
         quantiles = np.quantile(errors, _QUANTILES, axis=0).T
         rows = [
             (name, *(f"{value:.4g}" for value in (own.mean(), *cut)))
@@ -119,7 +121,7 @@ class NumberPage(base.Page):
         return section("Residuals", drawn + table(heads, rows), about)
 
     def _samples(self) -> str:
-        return section("Sample predictions", self._grid(self.fair), "What the model said, and what is true.")
+        return section("Sample predictions", self._grid(self.fair), "What the model predicted, and what is true.")
 
     def _worst(self) -> str:
         about = "Where the loss is highest. Look here for wrong targets first."
@@ -132,18 +134,19 @@ class NumberPage(base.Page):
     def _sample(self, kept: Kept, pixels: np.ndarray) -> str:
         decimals = self.meter.scale.decimals(_FIGURES)
         numbers = "".join(
-            f"<br>{'' if len(self.names) == 1 else f'{text(name)}: '}<b>{said:.{places}f}</b> true: {true:.{places}f}"
-            for name, said, true, places in zip(self.names, kept.said, kept.true, decimals, strict=True)
+            f"<br>{'' if len(self.names) == 1 else f'{text(name)}: '}<b>{answer:.{places}f}</b> true: {true:.{places}f}"
+            for name, answer, true, places in zip(self.names, kept.predicted, kept.true, decimals, strict=True)
         )
         return f'<figure title="{text(kept.id)}">{thumbnail(pixels)}{numbers}</figure>'
 
 
 def worst(meter: Errors) -> list[Kept]:
-    """Gives the samples that are furthest off by the loss, the worst first; of equal ones the earlier first."""
+    """Returns the samples with the highest loss, the worst first; of equal ones the earlier first."""
     return sorted(meter.kept, key=lambda each: -each.loss)[:_SHOWN_WORST]
 
 
 def _fair(meter: Errors) -> list[Kept]:
+    """Returns some samples taken evenly from all of them."""
     return meter.kept[:: max(1, len(meter.kept) // _SHOWN_SAMPLES)][:_SHOWN_SAMPLES]
 
 

@@ -1,6 +1,5 @@
-"""A target is a few numbers in the user's units: float64 [samples, numbers], NaN where one is unknown."""
+"""Number targets: float64 [samples, numbers] in the user's units, NaN for a number that is not known."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,30 +7,32 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, Audited
+from vitrail.tasks.base import Audit, CheckedSplit
 from vitrail.tasks.regression.scale import MEAN, STD
 
 BINS, LEAST = 10, 5
-"""Splits are cut so that each tenth of the samples, by the first number, keeps its share. Of few samples there are
-fewer parts, of so many samples each: a part of one has none to spare."""
+"""A data set is split so that each of 10 quantile bins of the first number has its share in each split. With fewer than
+50 samples there are fewer bins, so that each has at least 5 samples."""
 RESERVED = ("path", "error")
-"""The columns that tables of answers have of their own."""
+"""Names that columns of numbers cannot have, since tables of answers have columns of these names already."""
 
 
 class NumberTarget(base.Target):
+    """One or several numbers for each sample."""
+
     plural = contents = "numbers"
 
     def unknown(self, count: int) -> np.ndarray:
-        """Makes [count, 1]: how many numbers there would be, nobody has said."""
+        """Makes [count, 1] of NaN: how many numbers there would be is not known either."""
         return np.full((count, 1), np.nan)
 
     def known(self, targets: np.ndarray) -> np.ndarray:
-        """Tells which samples have all of their numbers."""
+        """Returns which samples have all of their numbers."""
         return np.asarray(np.isfinite(targets).all(axis=1))
 
     def strata(self, targets: np.ndarray) -> np.ndarray:
-        """Numbers the quantile bins of the first number from 0; samples without all numbers get -1. Equal values share
-        a bin, and the order of the samples does not matter."""
+        """Returns the quantile bin of each sample's first number, from 0; -1 for samples that lack a number. Equal
+        values share a bin, and the order of the samples makes no difference."""
         strata, known = np.full(len(targets), -1, dtype=np.int64), self.known(targets)
         if not known.any():
             return strata
@@ -46,28 +47,24 @@ class NumberTarget(base.Target):
             return ""
         return ", ".join(sorted(f"{name} {value!r}" for name, value in zip(names, target.tolist(), strict=True)))
 
-    def reordered(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
-        moved = np.empty_like(targets)
-        moved[:, places] = targets
-        return moved
-
     def check_names(self, where: str, names: Sequence[str]) -> None:
         if not names:
             raise UserError(f"{where} has no numbers to learn: give a column for each of them")
-        doubled = [each for each, count in Counter(names).items() if count > 1]
-        if doubled:
-            raise UserError(f"{where}: there are two columns of numbers called {doubled[0]!r}; rename one of them")
+        doubled = base.first_repeated(names)
+        if doubled is not None:
+            raise UserError(f"{where}: there are two columns of numbers called {doubled!r}; rename one of them")
         taken = [name for name in names if name in RESERVED]
         if taken:
             raise UserError(f"{where}: a column of numbers cannot be called {taken[0]!r}, answers have one; rename it")
 
     def constants(self, targets: np.ndarray) -> dict[str, Any]:
-        """Finds the mean and the deviation of every number; one that is always the same has a deviation of 1."""
+        """Finds the mean and the standard deviation of every number; the deviation of one that is always the same is
+        set to 1."""
         if not len(targets):
             return {}
         mean, std = targets.mean(axis=0), targets.std(axis=0)
-        # What is left of equal numbers is rounding, which must not be blown up to a deviation of 1; nor what is too
-        # small to divide by.
+        # The deviation of equal numbers is rounding error, and a tiny one cannot be divided by: neither may be scaled
+        # up to 1.
         constant = (targets == targets[0]).all(axis=0) | (std < np.finfo(np.float64).tiny)
         return {MEAN: np.where(constant, targets[0], mean).tolist(), STD: np.where(constant, 1.0, std).tolist()}
 
@@ -78,25 +75,24 @@ class NumberTarget(base.Target):
         return f"the data has {len(names):,} of the model's {len(known):,} numbers: the others are not measured"
 
     def from_columns(
-        self, columns: Mapping[str, Sequence[str]], asked: bool = False
+        self, columns: Mapping[str, Sequence[str]], requested: bool = False
     ) -> tuple[tuple[str, ...], np.ndarray] | None:
-        """Reads the columns of a table, cells as text, as targets [rows, columns] with the columns' names; an empty
-        cell is NaN. None where a column holds something that is no number, or nothing at all: that is no table of
-        numbers, whether or not one was asked for."""
+        """Reads columns of numbers; an empty cell is NaN. Returns None if a column is empty or has a cell that is not a
+        number, whether or not the user has named the task."""
         numbers = [_numbers(cells) for cells in columns.values()]
         found = [each for each in numbers if each is not None]
         if not found or len(found) < len(numbers):
             return None
         return tuple(columns), np.stack(found, axis=1)
 
-    def audit(self, splits: Mapping[str, Audited], names: Sequence[str]) -> Audit:
+    def audit(self, splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
         """Finds the range of each number, outliers, and numbers that are always the same."""
         from vitrail.tasks.regression.audit import audit
 
         return audit(splits, names)
 
     def stored(self, target: np.ndarray) -> list[float | None]:
-        """Gives the numbers, None for what is unknown."""
+        """Returns the numbers, None for what is not known."""
         return [value if np.isfinite(value) else None for value in target.tolist()]
 
     def restored(self, stored: Sequence[Any], outputs: int) -> np.ndarray:
@@ -113,7 +109,7 @@ class NumberTarget(base.Target):
 
 
 def _numbers(cells: Sequence[str]) -> np.ndarray | None:
-    """Reads a column; None where a cell is no number, or none is one."""
+    """Reads a column as float64 [rows]; returns None if a cell is not a number, or if all are empty."""
     values = np.full(len(cells), np.nan)
     for row, cell in enumerate(cells):
         if not (text := cell.strip()):
@@ -122,7 +118,7 @@ def _numbers(cells: Sequence[str]) -> np.ndarray | None:
             values[row] = float(text)
         except ValueError:
             return None
-        if "_" in text:  # a number in Python's source, but in nobody's table
+        if "_" in text:  # float() reads "1_000" as Python does, but in a table it is not a number
             return None
     return values if np.isfinite(values).any() else None
 

@@ -1,8 +1,9 @@
-"""Self-distillation with no labels (DINO; Caron and others, 2021).
+"""Self-distillation without labels (DINO; Caron and others, 2021).
 
-A student sees two large crops of a picture and some small ones; its own average over time, the teacher, sees the large
-ones. The student learns to say of each crop what the teacher says of another. What the teacher says is centred, so
-that no output wins always, and sharpened, so that not all are alike: without both, the two agree on nothing at all.
+A student sees two large crops of a picture and several small ones. The teacher, a running average of the student, sees
+the large ones. The student learns to predict, from each crop, what the teacher returns for another. The teacher's
+outputs are centred, so that no output dominates, and sharpened, so that they are not all equal: without both, student
+and teacher would agree on the same answer for every picture.
 """
 
 import copy
@@ -20,13 +21,15 @@ from vitrail.models.attention import Recorder
 from vitrail.models.vit import ViT
 from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Moment, Objective
-from vitrail.training.objectives.pixels import Pixels, as_pictures
+from vitrail.training.objectives.pixels import Pixels, pixels_as_pictures
 
 SHOWN_HEADS = 6
+"""How many attention heads the illustration shows."""
 
 
 class ProjectionHead(nn.Module):
-    """Features -> outputs: three layers, a unit vector, and its cosines with one direction an output."""
+    """Maps features to outputs: three layers, normalisation to length 1, and the cosine with a learned direction for
+    each output."""
 
     def __init__(self, width: int, config: DinoConfig):
         super().__init__()
@@ -42,12 +45,13 @@ class ProjectionHead(nn.Module):
         nn.init.trunc_normal_(self.last, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Only the directions of the last layer learn: of length 1, no output can win by growing.
+        """Maps features (batch, width) to outputs (batch, out_dim) from -1 to 1."""
+        # The directions of the last layer have length 1, so no output can dominate by growing.
         return F.linear(F.normalize(self.mlp(x), dim=-1), F.normalize(self.last, dim=-1))
 
 
 class SelfDistillation(Objective):
-    """The teacher, both projection heads, the centre, and the student's cross-entropy."""
+    """The teacher, both projection heads, the centre, and the cross-entropy between student and teacher."""
 
     centre: Tensor
 
@@ -60,7 +64,7 @@ class SelfDistillation(Objective):
         self.register_buffer("centre", torch.zeros(config.out_dim))
         self.moment = Moment(0, 1, 0.0)
         self._outputs: list[Tensor] = []
-        """The sum of the teacher's outputs and their number, for each part of this step."""
+        """For each part of this step, the sum of the teacher's outputs, with their number appended."""
 
     @classmethod
     def create(cls, config: TrainConfig, model: ViT, settings: LossSettings) -> Self:
@@ -68,17 +72,21 @@ class SelfDistillation(Objective):
 
     @classmethod
     def views(cls, config: TrainConfig) -> list[tuple[TransformConfig, Preprocessing]]:
-        """A second large crop, and the small ones."""
+        """Returns a second large crop, and the small ones."""
         small = replace(config.transform, crop="inception", area=config.dino.local_area)
         size = replace(config.preprocessing, image_size=config.local_size)
         return [(config.transform, config.preprocessing), *[(small, size)] * config.dino.local_crops]
 
     def train(self, mode: bool = True) -> "SelfDistillation":
+        """Sets training or evaluation mode; the teacher always stays in evaluation mode."""
         super().train(mode)
-        self.teacher.eval()  # it drops nothing
+        self.teacher.eval()  # without dropout
         return self
 
     def forward(self, model: ViT, batch: Batch) -> Losses:
+        """Computes the mean cross-entropy between the teacher's and the student's distributions, over all pairs of
+        different crops. Other measures: divergence, and entropy and usage of the outputs as shares of their largest
+        value."""
         large, small = [batch.images, *batch.views[:1]], batch.views[1:]
         count = len(batch)
         with torch.no_grad():
@@ -86,20 +94,21 @@ class SelfDistillation(Objective):
             if self.training:
                 self._outputs.append(torch.cat([outputs.sum(dim=0), outputs.new_tensor([len(outputs)])]))
             logits = ((outputs - self.centre) / self.temperature).split(count)
-            wanted, sure = [each.softmax(dim=-1) for each in logits], [each.log_softmax(dim=-1) for each in logits]
-        said = self._student(model, large) + self._student(model, small)
-        pairs = [(t, s) for t in range(len(wanted)) for s in range(len(said)) if t != s or len(said) == 1]
-        loss = torch.stack([-(wanted[t] * said[s]).sum(dim=-1).mean() for t, s in pairs]).mean()
-        entropies = [-(each * log).sum(dim=-1).mean() for each, log in zip(wanted, sure, strict=True)]
+            teacher, logs = [each.softmax(dim=-1) for each in logits], [each.log_softmax(dim=-1) for each in logits]
+        student = self._student(model, large) + self._student(model, small)
+        pairs = [(t, s) for t in range(len(teacher)) for s in range(len(student)) if t != s or len(student) == 1]
+        loss = torch.stack([-(teacher[t] * student[s]).sum(dim=-1).mean() for t, s in pairs]).mean()
+        entropies = [-(each * log).sum(dim=-1).mean() for each, log in zip(teacher, logs, strict=True)]
         entropy = torch.stack([entropies[t] for t, _ in pairs]).mean()
-        mean = torch.cat(wanted).mean(dim=0)
+        mean = torch.cat(teacher).mean(dim=0)
         usage = -(mean * mean.clamp_min(1e-30).log()).sum()
         most = math.log(self.config.out_dim)
         measures = {"divergence": (loss - entropy), "entropy": entropy / most, "usage": usage / most}
         return Losses(loss, count, {name: value.item() * count for name, value in measures.items()})
 
     def _student(self, model: ViT, views: list[Tensor]) -> list[Tensor]:
-        """Logarithms of the student's probabilities (batch, outputs) for views of one size."""
+        """Computes the logarithms of the student's probabilities, (batch, outputs) for each view. All views must have
+        one size."""
         if not views:
             return []
         outputs = self.head(model.features(torch.cat(views))).float()
@@ -107,7 +116,7 @@ class SelfDistillation(Objective):
 
     @property
     def temperature(self) -> float:
-        """The teacher's at this moment."""
+        """Returns the teacher's temperature at this moment."""
         config = self.config
         if self.moment.epoch >= config.warmup_epochs:
             return config.teacher_temperature
@@ -116,7 +125,7 @@ class SelfDistillation(Objective):
 
     @property
     def momentum(self) -> float:
-        """The teacher's at this moment: to 1 along a cosine."""
+        """Returns the teacher's momentum at this moment; it rises to 1 along a cosine."""
         fall = (1 + math.cos(math.pi * self.moment.step / self.moment.total)) / 2
         return 1 - (1 - self.config.momentum) * fall
 
@@ -129,7 +138,7 @@ class SelfDistillation(Objective):
 
     @torch.no_grad()
     def after_update(self, model: ViT) -> None:
-        total = self.processes.add_up(torch.stack(self._outputs).sum(dim=0))
+        total = self.processes.sum_tensor(torch.stack(self._outputs).sum(dim=0))
         self._outputs.clear()
         self.centre.lerp_(total[:-1] / total[-1], 1 - self.config.centre_momentum)
         for teacher, student in ((self.teacher, model), (self.teacher_head, self.head)):
@@ -137,16 +146,17 @@ class SelfDistillation(Objective):
             torch._foreach_lerp_(theirs, ours, 1 - self.momentum)  # pyright: ignore[reportPrivateImportUsage]
 
     def encoder(self, model: ViT) -> ViT:
-        """The teacher: an average is better than what it is made of."""
+        """Returns the teacher: the average is better than the student."""
         return self.teacher
 
     def score(self, result: dict[str, Any]) -> float | None:
-        # A lower loss can mean that all has collapsed.
+        # Not the loss: it is lowest if the model has collapsed to the same output for every picture.
         return result.get("knn_top1")
 
     @torch.no_grad()
     def illustrate(self, model: ViT, batch: Batch) -> Illustration | None:
-        """How the last layer's heads look at the picture from the class token, or from everywhere without one."""
+        """Draws where the heads of the last layer look, from the class token, or averaged over all patches if there is
+        none."""
         teacher, images = self.teacher, batch.images
         if teacher.config.attention == "axial":
             return None
@@ -158,13 +168,13 @@ class SelfDistillation(Objective):
         rows = weights[:, :, 0] if teacher.config.class_token else weights[:, :, prefix:].mean(dim=2)
         maps = rows[..., prefix:].float()  # (batch, heads, patches)
         maps = (maps / maps.amax(dim=-1, keepdim=True).clamp_min(1e-12)).unflatten(-1, grid)[:, :SHOWN_HEADS]
-        shown = as_pictures(self.pixels(images))
+        shown = pixels_as_pictures(self.pixels(images))
         heads = maps.shape[1]
-        asked = "the class token" if teacher.config.class_token else "all patches, on average,"
+        source = "the class token" if teacher.config.class_token else "all patches, on average,"
         return Illustration(
             "attention",
             "Where the last layer looks",
-            f"What {asked} attend to in the teacher's last layer, head by head; each map's brightest is its own.",
+            f"What {source} attend to in the teacher's last layer, head by head; each map's brightest is its own.",
             ["picture", *(f"head {head + 1}" for head in range(heads))],
             [[picture, *each] for picture, each in zip(shown, maps.cpu().numpy(), strict=True)],
         )

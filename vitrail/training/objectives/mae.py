@@ -1,7 +1,7 @@
-"""Masked autoencoder (He and others, 2022): three patches of four are left out, and their pixels predicted.
+"""Masked autoencoder (He and others, 2022): three of four patches are left out, and their pixels predicted.
 
-The encoder sees the visible patches alone, so pre-training is cheap; a light decoder gets them back in their places,
-with a learned token in every other. Names are the published ones, so published decoders load too.
+The encoder sees only the visible patches, so pre-training is cheap. A small decoder gets them back at their positions,
+with a learned token at every other position. Tensors have the published names, so published decoders load too.
 """
 
 from typing import Self
@@ -15,14 +15,14 @@ from vitrail.models.positions import sincos
 from vitrail.models.vit import Block, ViT, patchify
 from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Objective
-from vitrail.training.objectives.pixels import GREY, Pixels, as_pictures, spread, unpatchify
+from vitrail.training.objectives.pixels import GREY, Pixels, mask_at, pixels_as_pictures, unpatchify
 
 EPS = 1e-6
 """Added to the variance of a patch's pixels."""
 
 
 class MaskedAutoencoder(Objective):
-    """The decoder, and the squared error of the pixels of the masked patches."""
+    """The decoder of a masked autoencoder, and the squared error of the pixels of the masked patches."""
 
     decoder_pos_embed: Tensor
 
@@ -45,7 +45,7 @@ class MaskedAutoencoder(Objective):
         )
         self.decoder_embed = nn.Linear(model.width, width)
         self.mask_token = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
-        # Fixed, and none for the tokens before the patches; a buffer because published files have it.
+        # Fixed positions, zeros for the tokens before the patches; a buffer because published files have them.
         positions = nn.functional.pad(sincos(model.grid, width), (0, 0, self.prefix, 0))
         self.register_buffer("decoder_pos_embed", positions[None])
         self.decoder_blocks = nn.ModuleList(Block(decoder, 0.0) for _ in range(config.decoder_depth))
@@ -66,15 +66,17 @@ class MaskedAutoencoder(Objective):
         return config.mae.fraction
 
     def forward(self, model: ViT, batch: Batch, noise: Tensor | None = None) -> Losses:
-        """`noise` (batch, patches): the lowest stay visible; without it, it is drawn."""
+        """Computes the loss of a batch. noise: (batch, patches), the patches with the lowest stay visible; None: drawn
+        at random."""
         predicted, visible = self._predict(model, batch.images, noise)
         wanted, _, _ = self._wanted(batch.images)
         error = (predicted - wanted).square().mean(dim=-1)  # (batch, patches)
-        masked = ~spread(visible, error.shape[1])
+        masked = ~mask_at(visible, error.shape[1])
         return Losses((error * masked).sum() / masked.sum(), len(batch))
 
     def _predict(self, model: ViT, images: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Pixels of every patch (batch, patches, P * P * channels), and which patches were visible."""
+        """Returns the predicted pixels of every patch (batch, patches, P * P * channels), and the indices of the
+        visible patches."""
         grid = model.grid_of(images)
         count = grid[0] * grid[1]
         if noise is None:
@@ -91,8 +93,11 @@ class MaskedAutoencoder(Objective):
         return self.decoder_pred(self.decoder_norm(x))[:, self.prefix :].float(), visible
 
     def _wanted(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the decoder should say, and the mean and deviation of each patch that were taken out of it. Published
-        decoders have a pixel's channels together, so here they are the last."""
+        """Returns the pixels that the decoder should predict, and the mean and deviation of each patch that were taken
+        out of them.
+
+        The channels of a pixel stand together here (P * P * channels), as in published decoders.
+        """
         pixels = patchify(images, self.patch_size).float()
         pixels = pixels.unflatten(-1, (self.channels, -1)).transpose(-1, -2).flatten(-2)
         if not self.config.normalise:
@@ -108,11 +113,11 @@ class MaskedAutoencoder(Objective):
         _, mean, deviation = self._wanted(images)
         values = predicted * deviation + mean
         values = values.unflatten(-1, (-1, self.channels)).transpose(-1, -2).flatten(-2)
-        said = patchify(self.pixels(unpatchify(values, grid, size)), size)
+        painted = patchify(self.pixels(unpatchify(values, grid, size)), size)
         whole = patchify(self.pixels(images), size)
-        seen = spread(visible, whole.shape[1])[..., None]
-        shown = [whole, torch.where(seen, whole, GREY), torch.where(seen, whole, said)]
-        pictures = [as_pictures(unpatchify(each, grid, size)) for each in shown]
+        seen = mask_at(visible, whole.shape[1])[..., None]
+        shown = [whole, torch.where(seen, whole, GREY), torch.where(seen, whole, painted)]
+        pictures = [pixels_as_pictures(unpatchify(each, grid, size)) for each in shown]
         about = f"{1 - visible.shape[1] / whole.shape[1]:.0%} of the patches were left out; the decoder paints them."
         if self.config.normalise:
             about += " It says how pixels differ within a patch, so each patch's own mean and contrast are put back."

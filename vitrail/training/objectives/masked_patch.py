@@ -1,6 +1,7 @@
-"""Masked patch prediction (Appendix B.1.2): embeddings of half of the patches are corrupted, their colours predicted.
+"""Masked patch prediction (Appendix B.1.2): half of the patch embeddings are corrupted, and the colours of these
+patches predicted.
 
-The corruption comes before positions are added, so the model knows where every patch is, only not what it is.
+Embeddings are corrupted before positions are added, so the model knows where each patch is, but not what it shows.
 """
 
 from dataclasses import dataclass
@@ -15,43 +16,45 @@ from vitrail.data.loader import Batch
 from vitrail.models.vit import ViT, patchify
 from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Objective
-from vitrail.training.objectives.pixels import GREY, Pixels, as_pictures, spread, unpatchify
+from vitrail.training.objectives.pixels import GREY, Pixels, mask_at, pixels_as_pictures, unpatchify
 
 LEVELS = 8
-"""Of a channel at 3 bits."""
+"""Levels of a channel in 3 bits."""
 SIDE = 4
-"""Of the downsized patch."""
+"""Rows and columns of a patch that is reduced in size, if the target is "small"."""
 PREDICTIONS = {"mean": 1, "small": SIDE * SIDE}
+"""How many colours are predicted for each patch."""
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """Which patches are corrupted, (batch, corrupted), and how."""
+    """The patches that are corrupted, and what each is replaced by; each field is (batch, corrupted)."""
 
     chosen: Tensor
-    """Their places in the grid."""
+    """Indices of the corrupted patches in the grid."""
     masked: Tensor
-    """Those that become the mask embedding."""
+    """Whether the embedding is replaced by the mask embedding."""
     replaced: Tensor
-    """Those that become another patch's; the others stay."""
+    """Whether it is replaced by that of another patch. If neither, it stays as it is."""
     others: Tensor
-    """The place of that other patch."""
+    """Index of that other patch."""
 
 
-def draw(noise: Tensor, config: MaskedPatchConfig) -> Corruption:
-    """From uniform noise (batch, patches, 3): what is chosen, what becomes of it, and by which other patch."""
+def draw_corruption(noise: Tensor, config: MaskedPatchConfig) -> Corruption:
+    """Chooses which patches are corrupted and how. noise: (batch, patches, 3), uniform from 0 to 1; its three numbers
+    decide whether a patch is chosen, what replaces it, and which other patch that is."""
     patches = noise.shape[1]
     count = max(1, round(config.fraction * patches))
     chosen = noise[..., 0].argsort(dim=1)[:, :count]
     fate, other = noise[..., 1].gather(1, chosen), noise[..., 2].gather(1, chosen)
     masked = fate < config.masked
-    # A step of 1 to patches - 1 around the grid: every other patch alike, itself never.
+    # The other patch is 1 to patches - 1 places further, around the grid: any but the patch itself, with equal chance.
     step = 1 + (other * (patches - 1)).long().clamp(max=max(patches - 2, 0))
     return Corruption(chosen, masked, (fate < config.masked + config.replaced) & ~masked, (chosen + step) % patches)
 
 
 def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
-    """Patch embeddings (batch, patches, width), some of them corrupted."""
+    """Corrupts patch embeddings (batch, patches, width). mask: the mask embedding."""
 
     def at(places: Tensor) -> Tensor:
         return patches.gather(1, places[..., None].expand(-1, -1, patches.shape[2]))
@@ -62,7 +65,7 @@ def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
 
 
 class MaskedPatch(Objective):
-    """Classes of colours, or pixels by squared error, of the corrupted patches."""
+    """Predicts the colours of the corrupted patches as classes, or their pixels by squared error."""
 
     def __init__(self, config: MaskedPatchConfig, model: ModelConfig, preprocessing: Preprocessing):
         super().__init__()
@@ -82,7 +85,8 @@ class MaskedPatch(Objective):
         return cls(config.masked_patch, model.config, config.preprocessing)
 
     def forward(self, model: ViT, batch: Batch, noise: Tensor | None = None) -> Losses:
-        """`noise` (batch, patches, 3) decides what is corrupted; without it, it is drawn."""
+        """Computes the loss of a batch. noise: (batch, patches, 3), decides what is corrupted; None: drawn at
+        random."""
         output, corruption = self._predict(model, batch.images, noise)
         places = corruption.chosen
         if self.config.target == "pixels":
@@ -97,11 +101,12 @@ class MaskedPatch(Objective):
         return Losses(loss, len(batch), {"accuracy": right * len(batch)})
 
     def _predict(self, model: ViT, images: Tensor, noise: Tensor | None) -> tuple[Tensor, Corruption]:
-        """(batch, corrupted, values), or (batch, corrupted, predictions, classes)."""
+        """Returns what is predicted of the corrupted patches, (batch, corrupted, values) for pixels or (batch,
+        corrupted, predictions, classes), and which these are."""
         grid = model.grid_of(images)
         if noise is None:
             noise = torch.rand(len(images), grid[0] * grid[1], 3, device=images.device)
-        corruption = draw(noise, self.config)
+        corruption = draw_corruption(noise, self.config)
         patches = corrupt(model.patch_embed(images), corruption, self.mask_token)
         tokens = model.encode(model.place(patches, grid), grid)[:, self.prefix :]
         seen = tokens.gather(1, corruption.chosen[..., None].expand(-1, -1, tokens.shape[2]))
@@ -111,20 +116,20 @@ class MaskedPatch(Objective):
         return output, corruption
 
     def classes(self, images: Tensor) -> Tensor:
-        """The class of each patch's colours, (batch, patches, predictions): a number of 3 bits a channel, the first
-        channel's the lowest."""
+        """Computes the colour classes of each patch, int64 (batch, patches, predictions). A class is a number of 3 bits
+        a channel, those of the first channel the lowest."""
         pixels = patchify(self.pixels(images), self.patch_size)  # (batch, patches, channels * P * P)
         shaped = pixels.unflatten(-1, (self.channels, self.patch_size, self.patch_size))
         side = 1 if self.config.target == "mean" else SIDE
         means = F.adaptive_avg_pool2d(shaped.flatten(0, 1), side).unflatten(0, shaped.shape[:2]).flatten(-2)
-        # Bytes of 0 to 255 have their three high bits at steps of 32. Normalising and back rounds: a value on a
-        # border must not fall below it.
+        # The three high bits of a byte are its value / 32, rounded down. Normalising and undoing it has rounding
+        # errors, which must not move a value on a border to the level below.
         levels = ((means * 255 + 1e-3) / 32).long().clamp(0, LEVELS - 1)  # (batch, patches, channels, predictions)
         weights = LEVELS ** torch.arange(self.channels, device=images.device)
         return (levels * weights[:, None]).sum(dim=2)
 
     def colours(self, classes: Tensor) -> Tensor:
-        """Classes (..., predictions) -> their colours, black 0 and white 1: (..., channels, predictions)."""
+        """Turns classes (..., predictions) into colours from 0 to 1 (..., channels, predictions)."""
         levels = torch.stack([classes // LEVELS**channel % LEVELS for channel in range(self.channels)], dim=-2)
         return levels / (LEVELS - 1)
 
@@ -133,7 +138,7 @@ class MaskedPatch(Objective):
         images, size = batch.images, self.patch_size
         grid = model.grid_of(images)
         output, corruption = self._predict(model, images, None)
-        hidden = spread(corruption.chosen, grid[0] * grid[1])[..., None]
+        hidden = mask_at(corruption.chosen, grid[0] * grid[1])[..., None]
         whole = patchify(self.pixels(images), size)
         if self.config.target == "pixels":
             output = patchify(self.pixels(unpatchify(self._everywhere(output, corruption, whole), grid, size)), size)
@@ -141,10 +146,10 @@ class MaskedPatch(Objective):
             answers = [output]
         else:
             columns = ["original", "corrupted", "wanted", "predicted"]
-            said = self._everywhere(output.argmax(dim=-1), corruption, self.classes(images))
-            answers = [self._painted(self.classes(images)), self._painted(said)]
+            predicted = self._everywhere(output.argmax(dim=-1), corruption, self.classes(images))
+            answers = [self._painted(self.classes(images)), self._painted(predicted)]
         shown = [whole, torch.where(hidden, GREY, whole), *(torch.where(hidden, each, whole) for each in answers)]
-        pictures = [as_pictures(unpatchify(each, grid, size)) for each in shown]
+        pictures = [pixels_as_pictures(unpatchify(each, grid, size)) for each in shown]
         kept = 1 - self.config.masked - self.config.replaced
         bits = "" if self.config.target == "pixels" else " Colours are told at three bits a channel."
         return Illustration(
@@ -157,11 +162,13 @@ class MaskedPatch(Objective):
         )
 
     def _everywhere(self, values: Tensor, corruption: Corruption, elsewhere: Tensor) -> Tensor:
-        """Values of the corrupted patches (batch, corrupted, n) in their places among those of all."""
+        """Puts values of the corrupted patches (batch, corrupted, n) among those of all patches, `elsewhere` (batch,
+        patches, n)."""
         return elsewhere.scatter(1, corruption.chosen[..., None].expand_as(values), values.to(elsewhere.dtype))
 
     def _painted(self, classes: Tensor) -> Tensor:
-        """Classes (batch, patches, predictions) -> pixels (batch, patches, channels * P * P) of those colours."""
+        """Turns classes (batch, patches, predictions) into pixels (batch, patches, channels * P * P) of their
+        colours."""
         side = 1 if self.config.target == "mean" else SIDE
         colours = self.colours(classes).unflatten(-1, (side, side))
         size = (self.patch_size, self.patch_size)

@@ -1,4 +1,4 @@
-"""Learning from targets, by the loss of the task they answer."""
+"""Learns from targets, by the loss of their task."""
 
 from typing import Any, Self
 
@@ -14,12 +14,13 @@ from vitrail.training.objectives.base import Losses, Objective
 
 
 class Supervised(Objective):
-    """asked: the name of the task. settings: what its loss is made of; told by the configuration and the data, which a
-    resumed run has again, so that no snapshot need hold it."""
+    """Learns from targets. The configuration and the data decide everything about the loss, so no snapshot needs to
+    hold it."""
 
     labelled = True
 
     def __init__(self, asked: str, settings: LossSettings):
+        """Makes the loss. asked: the name of the task. settings: what the loss is made from."""
         super().__init__()
         self.task, self.settings = task(asked), settings
         self.loss = self.task.head.loss(settings)
@@ -29,7 +30,7 @@ class Supervised(Objective):
         return cls(model.config.task, settings)
 
     def forward(self, model: nn.Module, batch: Batch) -> Losses:
-        """The batch's soft targets (mixing, smoothing) are what is learned where there are any."""
+        """Computes the loss of a batch, from its soft targets (mixup, cutmix, label smoothing) if it has any."""
         outputs = model(batch.images).float()
         self.loss.to(outputs.device)
         loss = self.loss(outputs, batch.targets, batch.soft)
@@ -38,5 +39,5 @@ class Supervised(Objective):
         return Losses(loss, len(batch.images), measures)
 
     def score(self, result: dict[str, Any]) -> float | None:
-        """What is trained for: where outputs have weights, their mean."""
+        """Returns the task's score; every class counts alike in it if the loss has class weights."""
         return self.task.meter.score(result, balanced=self.settings.weights is not None)

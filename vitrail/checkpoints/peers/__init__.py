@@ -1,0 +1,1 @@
+"""Other projects' models and libraries, which conversions, tests and benches compare with."""

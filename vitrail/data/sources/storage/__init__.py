@@ -1,0 +1,1 @@
+"""The files and folders that contain samples, on this machine or behind a URL."""

@@ -1,0 +1,1 @@
+"""The routes of the server, a file for each group of addresses."""
