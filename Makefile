@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := demo,data,tensorboard,export,serve,docs,dev
-# Tests run in two processes, so each gets one thread.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Three processes of one thread each keep two processors busy: many tests wait, for a server or a process of their own.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: setup demo test test-all mutants fuzz lint format bench docs clean
 
