@@ -27,7 +27,7 @@ from vitrail.checkpoints.peers.models import peer_model
 from vitrail.inference.accuracy_drop import Drop, estimate_drop
 from vitrail.inference.compare import CheckSet
 from vitrail.inference.engines.facts import ExportMetadata
-from vitrail.inference.search import PLAIN, Candidate, SearchResult, Workshop, most_merged, search
+from vitrail.inference.search import PLAIN_CANDIDATE, Candidate, SearchResult, Workshop, most_merged, search
 from vitrail.inference.speed import interleave, machine, ratio
 from vitrail.models.vit import ViT
 
@@ -45,7 +45,7 @@ class Recorder:
         return self._logits[candidate]
 
     def drop(self, candidate: Candidate, tests: int) -> Drop:
-        return estimate_drop(self.logits(PLAIN), self.logits(candidate), self.labels, tests=tests)
+        return estimate_drop(self.logits(PLAIN_CANDIDATE), self.logits(candidate), self.labels, tests=tests)
 
     def speedups(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
         return self.workshop.speedups(candidates)
@@ -58,7 +58,7 @@ class Half:
         self.whole, self.seen = whole, seen
 
     def drop(self, candidate: Candidate, tests: int) -> Drop:
-        before, after = (self.whole.logits(each)[self.seen] for each in (PLAIN, candidate))
+        before, after = (self.whole.logits(each)[self.seen] for each in (PLAIN_CANDIDATE, candidate))
         return estimate_drop(before, after, self.whole.labels[self.seen], tests=tests)
 
     def speedups(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
@@ -74,7 +74,7 @@ def find(model: ViT, data: Path, folder: Path, max_drop: float) -> tuple[SearchR
 
 def halves(judge: Recorder, most: int, max_drop: float, count: int) -> list[dict[str, Any]]:
     """Chooses on random halves of the pictures and counts on the others."""
-    plain, rows, order = judge.logits(PLAIN), [], np.random.default_rng(0)
+    plain, rows, order = judge.logits(PLAIN_CANDIDATE), [], np.random.default_rng(0)
     for _ in range(count):
         places = order.permutation(len(plain))
         seen, others = np.split(places, [len(places) // 2])

@@ -176,7 +176,7 @@ def decode_rate(seconds: float) -> float:
 
     from vitrail.config import Preprocessing, TransformConfig
     from vitrail.data.transforms import TrainingTransform
-    from vitrail.random_stream import Draws
+    from vitrail.random_stream import RandomStream
 
     generator = np.random.default_rng(SEED)
     photos = []
@@ -188,7 +188,7 @@ def decode_rate(seconds: float) -> float:
     transform = TrainingTransform(TransformConfig(), Preprocessing(224))
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        transform(photos[done % len(photos)], Draws("bench", done))
+        transform(photos[done % len(photos)], RandomStream("bench", done))
         done += 1
     return done / (time.perf_counter() - began)
 

@@ -4,6 +4,8 @@
     python bench/serve.py --litserve /path/to/python      # a Python that has litserve and vitrail[serve]:
         python -m venv /tmp/peer && /tmp/peer/bin/pip install -c constraints.txt -e ".[serve]" && \
             /tmp/peer/bin/pip install litserve
+    python bench/serve.py --http usual          # without vitrail/serving/overload.py: every head goes through h11
+    python bench/serve.py --http httptools      # by httptools and uvloop (pip install them), without our limits
 
 Clients are closed loops: each sends its next image when it has the answer to the last. They share the processors with
 the server, as everything here does. The overload is open: images come at four times the rate that was measured,
@@ -200,10 +202,26 @@ def wait_ready(url: str, seconds: float = 60) -> None:
     raise TimeoutError(f"{url} did not answer 200 within {seconds} seconds")
 
 
+OTHER_HTTP = """
+import sys
+import uvicorn
+from vitrail.cli import main
+from vitrail.serving.overload import OverloadResponder
+
+if sys.argv.pop(1) == "usual":
+    OverloadResponder.reject = lambda self, data: None
+else:
+    config = uvicorn.Config
+    uvicorn.Config = lambda *given, **named: config(*given, **{**named, "http": "httptools", "loop": "uvloop"})
+main()
+"""
+
+
 @contextlib.contextmanager
-def served(models: Sequence[str], log: Path, *options: str) -> Iterator[int]:
-    """`vitrail serve` as its own process, ready; yields the port."""
-    command = [sys.executable, "-m", "vitrail", "serve", *models, "--port", "0", "--json", *options]
+def served(models: Sequence[str], log: Path, *options: str, http: str = "own") -> Iterator[int]:
+    """`vitrail serve` as its own process, ready; yields the port. http: how it reads requests, see above."""
+    program = ["-m", "vitrail"] if http == "own" else ["-c", OTHER_HTTP, http]
+    command = [sys.executable, *program, "serve", *models, "--port", "0", "--json", *options]
     with process(command, log) as started:
         assert started.stdout is not None
         text = ""
@@ -339,6 +357,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--litserve", help="a Python that has litserve and vitrail")
+    parser.add_argument("--http", choices=["own", "usual", "httptools"], default="own", help="how requests are read")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     images = photos(arguments.photos)
@@ -361,7 +380,7 @@ def main() -> None:
 def measure(model: str, images: Sequence[bytes], folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     requests = [post("/predict", image) for image in images]
     whole, bare = predictor_throughput(model, images, min(10.0, arguments.seconds), arguments.batch)
-    with served([model], folder / "serve.log", "--max-batch", str(arguments.batch)) as port:
+    with served([model], folder / "serve.log", "--max-batch", str(arguments.batch), http=arguments.http) as port:
         asyncio.run(closed_loop(port, requests, arguments.clients, 3))
         load = asyncio.run(closed_loop(port, requests, arguments.clients, arguments.seconds))
         overload = asyncio.run(open_loop(port, requests, 4 * load.throughput, arguments.seconds))
@@ -369,6 +388,7 @@ def measure(model: str, images: Sequence[bytes], folder: Path, arguments: argpar
     return {
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors",
         "clients": arguments.clients,
+        "http": arguments.http,
         "predictor_images_per_second": round(whole, 1),
         "engine_images_per_second": round(bare, 1),
         "load": load.to_json(),

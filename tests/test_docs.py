@@ -35,8 +35,8 @@ CHINESE = {ROOT / "README.zh-CN.md": ROOT / "README.md"} | {
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHOWN_OUTPUT = re.compile(r"^```bash\n((?:(?!```).)*)^```\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 """Commands, and what they print."""
-WITH_PHOTOS = {"tutorial.md", "coming-from.md"}
-"""Pages whose reader has photos: class folders in `photos`, and others in `new-photos`."""
+WITH_PHOTOS = {"tutorial.md", "coming-from.md", "serving.md"}
+"""Pages whose reader has photos: class folders in `photos`, others in `new-photos`, and two that have names."""
 SHOWN_ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -62,6 +62,8 @@ def draw_photos(folder: Path) -> None:
             least = 128 * (name.endswith("bees") or number % 2)
             colours = random.integers(least, least + 128, (6, 8, 3), dtype=np.uint8)
             Image.fromarray(colours).resize((96, 72)).save(folder / name / f"{number + 1}.jpg")
+    for number, name in enumerate(("cat", "dog"), 1):
+        shutil.copy(folder / "new-photos" / f"{number}.jpg", folder / f"{name}.jpg")
 
 
 @contextmanager
@@ -198,7 +200,15 @@ def test_the_tutorial_prints_what_it_shows(assets, hub, tmp_path):
 
 
 def test_the_pages_show_something_to_run():
-    assert sum(len(steps(page)) for page in PAGES) >= 10
+    assert sum(len(steps(page)) for page in PAGES) >= 100
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "extend.md"], ids=lambda page: page.name)
+def test_what_is_shown_to_be_typed_is_in_blocks_that_are_run(page):
+    """The commands of extend.md, in blocks with a prompt, are run by tests/test_extend.py."""
+    text = page.read_text("utf-8")
+    assert "```console" not in text
+    assert not re.findall(r"^\$ ", text, re.MULTILINE)
 
 
 def shown(page: Path) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -53,6 +54,26 @@ def program(cells: list[dict[str, Any]]) -> str:
             body[-1] = ast.parse(f"print(repr({ast.unparse(last.value)}))").body[0]
         parts += [ast.unparse(ast.Module(body, [])), f"print({END!r})"]
     return "\n".join(parts)
+
+
+@pytest.mark.slow
+def test_the_demo_runs_to_its_end_and_shows_the_quick_way(tmp_path):
+    """As `make demo` runs it, but for the length of the training."""
+    script = (EXAMPLES / "demo.sh").read_text("utf-8")
+    training = 'vitrail train --out "$out/run"'
+    assert script.count(training) == 1
+    (tmp_path / "demo.sh").write_text(script.replace(training, f"{training} --steps 60"), "utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = ["sh", "demo.sh", "made"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    quick = done.stdout.partition("The quick way")[2].partition("Looked into")[0]
+    found = re.search(r"test accuracy ([\d.]+)% over 180 images, 0 skipped \(the probe\)", quick)
+    assert found, quick
+    assert float(found[1]) > 50, "ten classes"
+    for file in ("run/report.html", "quick/best", "inside/report.html", "again/model.safetensors", "data-check"):
+        assert (tmp_path / "made" / file).exists(), file
 
 
 def test_the_tour_prints_what_it_shows(tmp_path):

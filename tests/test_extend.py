@@ -94,7 +94,7 @@ def test_the_copy_is_what_runs(package, tmp_path):
     done = subprocess.run([sys.executable, "-c", shown], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [
         str(package / "vitrail/tasks/__init__.py"),
-        *("classification", "multilabel", "regression", "rotation"),
+        *("classification", "multilabel", "regression", "rotation", "segmentation"),
     ]
 
 

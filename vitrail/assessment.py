@@ -38,7 +38,7 @@ from vitrail.tasks.base import Meter
 
 MODEL = nn.Module | str | Path
 """A model in memory, or its name or path."""
-DATA = Source | str | Path
+_DATA = Source | str | Path
 """An open source, or its name or path."""
 
 
@@ -60,7 +60,7 @@ class EvaluationSettings:
     """Called with every note as soon as it is known; with several processes, in the first one only."""
 
 
-PLAIN = EvaluationSettings()
+_PLAIN = EvaluationSettings()
 """The defaults."""
 
 
@@ -130,12 +130,12 @@ class CrossValidationResult:
 
 def evaluate(
     model: MODEL,
-    data: DATA,
+    data: _DATA,
     split: str | None = None,
     *,
     out: str | Path | None = None,
     real: str | Path | None = None,
-    settings: EvaluationSettings = PLAIN,
+    settings: EvaluationSettings = _PLAIN,
 ) -> EvaluationResult:
     """Measures a model on a data set, every sample counted once, as `vitrail evaluate` does.
 
@@ -219,14 +219,14 @@ def evaluate(
 
 def few_shot(
     model: MODEL,
-    data: DATA,
+    data: _DATA,
     shots: tuple[Shots, ...] = few.SHOTS,
     methods: tuple[Method, ...] = ("ridge", "knn"),
     seeds: int = few.SEEDS,
     split: str | None = None,
     *,
     out: str | Path | None = None,
-    settings: EvaluationSettings = PLAIN,
+    settings: EvaluationSettings = _PLAIN,
 ) -> FewShotResult:
     """Measures simple classifiers that are given a few images of each class as a model's features, as `vitrail fewshot`
     does.
@@ -282,7 +282,7 @@ def few_shot(
 
 
 def cross_validate(
-    model: MODEL, data: DATA, split: str | None = None, *, folds: int = 5, settings: EvaluationSettings = PLAIN
+    model: MODEL, data: _DATA, split: str | None = None, *, folds: int = 5, settings: EvaluationSettings = _PLAIN
 ) -> CrossValidationResult:
     """Cross-validates a head in closed form on a model's features, as `vitrail evaluate --folds` does: each fold is
     classified by a head that was computed from all others.
@@ -366,11 +366,11 @@ def _model_name(model: MODEL) -> str:
     return str(model) if isinstance(model, str | Path) else getattr(model, "config").name or "the model"  # noqa: B009
 
 
-def _data_name(data: DATA) -> str:
+def _data_name(data: _DATA) -> str:
     return data.name if isinstance(data, Source) else str(data)
 
 
-def _open(data: DATA, split: str | None, whole: bool, model: Any) -> EvaluationData:
+def _open(data: _DATA, split: str | None, whole: bool, model: Any) -> EvaluationData:
     """Opens the data and chooses the split to measure. whole: whether data without splits of its own is measured
     whole."""
     opened = open_to_measure(data, model.card.provenance, split, model.config.task)
@@ -397,7 +397,7 @@ def _check_task(model: str, name: str, source: Source) -> None:
 
 
 def _settle(
-    card: Card, images: Split, judge: normalisation.Judge, settings: EvaluationSettings, processes: ProcessGroup
+    card: Card, images: Split, judge: normalisation.LoaderJudge, settings: EvaluationSettings, processes: ProcessGroup
 ) -> None:
     """Tries an assumed preprocessing and the other usual one, and puts the better one into the card."""
     own = card.preprocessing

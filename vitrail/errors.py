@@ -47,6 +47,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return known or isinstance(error, MemoryError)
 
 
+def unreadable(path: str | Path, kind: str, error: BaseException) -> UserError:
+    """Makes the error for a file that a library has failed to read: it is damaged, or there is too little memory.
+
+    Args:
+        path: The file.
+        kind: What it should be, such as "a safetensors file".
+        error: What the library raised.
+    """
+    if is_out_of_memory(error):
+        return UserError(
+            f"{path}: there is not enough memory to read it ({first_line(error)}): raise the limit (ulimit -v), end "
+            "other programs, or choose a smaller model"
+        )
+    return UserError(f"{path}: damaged or not {kind} ({first_line(error)})")
+
+
 def printable(text: str) -> str:
     """Returns a text with control characters and halves of characters spelt out: a name in a file could hold what moves
     the cursor of a terminal, or what no terminal can write."""

@@ -20,7 +20,7 @@ from vitrail.errors import UserError
 
 _T = TypeVar("_T")
 
-PATIENCE = timedelta(hours=2)
+_PATIENCE = timedelta(hours=2)
 """How long one process waits for another that is alive. One that has died is noticed at once."""
 _NUMBERS = itertools.count()
 """Numbers the groups that this process has joined. All processes count them alike, so they agree on the number."""
@@ -113,10 +113,10 @@ def open_process_group(device: torch.device) -> Iterator[ProcessGroup]:
         return
     # What is said here goes over the CPU even where gradients go over NCCL: it must not wait for the accelerator.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    store, rank, count = next(dist.rendezvous("env://", timeout=PATIENCE))  # pyright: ignore[reportPrivateImportUsage]
+    store, rank, count = next(dist.rendezvous("env://", timeout=_PATIENCE))  # pyright: ignore[reportPrivateImportUsage]
     # A job that is started again, or a program's next one, may meet in the same store, where old addresses still are.
     store = dist.PrefixStore(f"start-{restart_count()}-{next(_NUMBERS)}", store)  # pyright: ignore[reportPrivateImportUsage]
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_PATIENCE)
     try:
         yield ProcessGroup(dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:

@@ -15,8 +15,8 @@ import numpy as np
 _EIGHT = struct.Struct("<8Q")  # the 64 bytes of one hash, as eight integers
 
 
-class Draws:
-    """A stream of random numbers that is determined by a key, for example `Draws("sample", seed, epoch, repeat, id)`.
+class RandomStream:
+    """A stream of random numbers that is determined by a key as in `RandomStream("sample", seed, epoch, repeat, id)`.
 
     Equal keys give equal streams. The last part of the key may be any text; the other parts must not contain a slash.
     """
@@ -77,5 +77,5 @@ def permutation(count: int, *key: int | str) -> np.ndarray:
     It sorts the raw output of the bit generator, which numpy promises never to change; the order that
     `Generator.permutation` gives may change between versions of numpy.
     """
-    raw = np.random.Philox(key=Draws(*key).raw()).random_raw(count)
+    raw = np.random.Philox(key=RandomStream(*key).raw()).random_raw(count)
     return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")

@@ -119,7 +119,10 @@ class Run:
         config, asked = self.config, task(self.source.task)
         weights = None
         if config.class_weights != "none":
-            weights = torch.from_numpy(asked.head.weights(self.training.targets, len(self.source.classes)))
+            training = self.training
+            answers = (training.annotation(index) for index in range(len(training)))
+            counted = answers if asked.target.in_pixels else training.targets
+            weights = torch.from_numpy(asked.head.weights(counted, len(self.source.classes)))
         known = self.training.targets[self.training.known]
         smoothing, outputs = config.transform.label_smoothing, len(self.source.classes)
         constants = {**asked.target.constants(known), **asked.head.constants(config.objective)}
@@ -174,10 +177,10 @@ class Run:
         prober = Prober(
             config=self.config,
             run=self.folder,
-            model=self.learner.model,
+            learner=self.learner,
             source=self.source,
             settings=self.settings,
-            save=lambda folder, metrics, constants: self.save(folder, self.learner, metrics, constants),
+            save=self.save,
             watch=self.quarantine.watch,
             say=self.tell,
         )
@@ -362,9 +365,13 @@ def _model(config: TrainConfig, start: StartingModel | None = None) -> Model:
     if not config.init_from:
         return create(config.model)
     model = starting_model(config, start).take(config)
-    own = ("task", "dropout", "attention_dropout", "drop_path", "patch_dropout", "gradient_checkpointing")
+    own = ("task", "pooling", "dropout", "attention_dropout", "drop_path", "patch_dropout", "gradient_checkpointing")
     # The same weights in modules with the dropout, and the checkpointing, of the new configuration.
     fresh = create(model.config.with_(**{name: getattr(config.model, name) for name in own}))
-    fresh.load_state_dict(model.state_dict())
+    weights = model.state_dict()
+    if fresh.config.pooling != model.config.pooling:  # a head that reads something else begins anew
+        heads = {name: tensor for name, tensor in fresh.state_dict().items() if name.startswith("head")}
+        weights = {**{name: tensor for name, tensor in weights.items() if not name.startswith("head")}, **heads}
+    fresh.load_state_dict(weights)
     fresh.card = model.card
     return fresh

@@ -25,9 +25,9 @@ from vitrail.training.loop import Trainer
 from vitrail.training.objectives import Illustration
 from vitrail.training.report import RunReport, write_report
 
-NEIGHBOURS = 10_000
+_NEIGHBOURS = 10_000
 """The largest number of training samples among which nearest neighbours are looked up."""
-SHOWN = 8
+_SHOWN = 8
 """How many samples the picture of what was learned without labels shows."""
 
 
@@ -89,8 +89,8 @@ class RunEvaluation:
         if not task(self.run.source.task).target.single_class:
             return {}
         known, queries = self.run.training, split
-        if len(known) > NEIGHBOURS:
-            known = known.subset(permutation(len(known), "neighbours", self.run.config.seed)[:NEIGHBOURS])
+        if len(known) > _NEIGHBOURS:
+            known = known.subset(permutation(len(known), "neighbours", self.run.config.seed)[:_NEIGHBOURS])
         known, queries = (each.subset(each.known.nonzero()[0]) for each in (known, queries))
         if not len(known) or not len(queries):
             return {}
@@ -137,7 +137,7 @@ class RunEvaluation:
         split, seed = self.last_split, self.run.config.seed
         result = validation.validate(objective, model, self.run.unlabelled(split), device, seed)
         near = self.neighbours(split, load(self.run.folder).to(device))
-        some = split.subset(range(0, len(split), max(1, len(split) // SHOWN))[:SHOWN])
+        some = split.subset(range(0, len(split), max(1, len(split) // _SHOWN))[:_SHOWN])
         batch = next(iter(self.run.in_order(some)))
         shown = validation.illustrate(objective, model, batch, device, seed) if len(batch) else None
         return Ended({"split": split.name, **result, **near}, shown=shown)

@@ -83,7 +83,8 @@ def chosen_config(
         return finetuned_config(
             config.with_(data=replace(config.data, source=data, task=asked)), model, None, preprocessing
         )
-    samples = len(open_data(DataConfig(source=data, task=asked)).split("train"))
+    source = open_data(DataConfig(source=data, task=asked))
+    samples = len(source.split("train"))
     batch = 32 if samples < 5_000 else 128 if samples < 50_000 else 512
     steps = min(20_000, max(100, round(10 * samples / batch)))
     start = model if isinstance(model, StartingModel) else StartingModel(model, preprocessing)
@@ -102,7 +103,7 @@ def chosen_config(
         steps=steps,
         batch_size=batch,
     )
-    return _from_model(config, start, config.model.image_size)
+    return task(source.task).target.finetuning(_from_model(config, start, config.model.image_size), samples)
 
 
 def with_preprocessing(
@@ -119,9 +120,10 @@ def with_preprocessing(
     start = starting_model(config, start)
     if not start.loaded().card.assumed:
         return config
-    model = start.resized(config.model.image_size)
+    source, model = open_splits(config), start.resized(config.model.image_size)
+    model.config = task(source.task).head.adapted(model.config)  # of a copy: what its head will read
     device = choose_device(config.device)
-    images = normalisation.sample(open_splits(config).split("train"))
+    images = normalisation.sample(source.split("train"))
     judge = normalisation.by_features(model.to(device), device)
     chosen, line = normalisation.choose_normalisation(config.preprocessing, images, judge, config.data.workers)
     tell(line)

@@ -81,7 +81,7 @@ def test_the_table_is_whole():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", architectures.SIZES)
+@pytest.mark.parametrize("name", architectures.ARCHITECTURE_SIZES)
 def test_what_is_known_of_timms_architectures_is_what_timm_builds(peers, name):
     with torch.device("meta"):
         theirs = peers.timm.create_model(name)

@@ -347,7 +347,7 @@ def test_google_kernels_are_read_by_the_official_formula():
     with torch.no_grad():
         assert (model.patch_embed(images) - embedded.flatten(1, 2)).abs().max() <= 1e-6
     x = torch.randn(2, 10, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    parts = f"{google.BLOCK}1/{google.RELEASED[1]}"
+    parts = f"{google.ENCODER_BLOCK}1/{google.RELEASED[1]}"
 
     def part(name: str) -> torch.Tensor:
         return (

@@ -13,7 +13,7 @@ import torch
 
 from vitrail.checkpoints.peers.libraries import import_peer
 from vitrail.checkpoints.timm import from_timm
-from vitrail.models.sizes import NAMES, name_for
+from vitrail.models.sizes import MODEL_NAMES, name_for
 
 TABLE = Path(__file__).parents[2] / "vitrail/checkpoints/published.json"
 SIZES = "(tiny|small|base|large|huge)"
@@ -109,8 +109,8 @@ def _trained_on(identifier: str) -> str:
 
 def main() -> None:
     rows = [{"name": name_of(each), **facts(each)} for each in listed()]
-    known = [row for row in rows if row["name"] in NAMES or "/" in row["name"]]
-    places = {name: place for place, name in enumerate(NAMES)}
+    known = [row for row in rows if row["name"] in MODEL_NAMES or "/" in row["name"]]
+    places = {name: place for place, name in enumerate(MODEL_NAMES)}
     known.sort(key=lambda row: (places.get(row["name"], len(places)), row["name"], order(row)))
     lines = ",\n".join(json.dumps(row) for row in known)
     TABLE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from PIL import Image, features
 
 import vitrail
 from tests.conftest import toy
-from vitrail.cli import COMMANDS, GROUPS, main
+from vitrail.cli import COMMAND_GROUPS, COMMANDS, main
 from vitrail.cli.spelling import command_flags, field_flags
 from vitrail.config import Preprocessing
 from vitrail.data.decode import decode
@@ -153,7 +153,7 @@ def test_every_flag_that_there_is_is_known():
     commands = []
     for name in COMMANDS:
         module = importlib.import_module(f"vitrail.cli.{name}")
-        commands += [getattr(module, each) for each in GROUPS.get(name, ("command",)) if hasattr(module, each)]
+        commands += [getattr(module, each) for each in COMMAND_GROUPS.get(name, ("command",)) if hasattr(module, each)]
     assert len(commands) > len(COMMANDS) - 3
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
     with warnings.catch_warnings():

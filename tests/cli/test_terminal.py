@@ -15,6 +15,10 @@ SLOW_STEPS = ["--model.depth", "4", "--batch-size", "640"]
 """A few tenths of a second each: slower than the bar is drawn."""
 TRAIN = ["train", "digits", "--out", "run", "--log-every", "1000", "--evaluate-every", "1000", *SLOW_STEPS]
 
+PROMISE = (
+    r"at most ([\d.]+) points lost with 95% confidence \(expected [\d.]+ \+- [\d.]+ over 180 pictures; counted -?[\d.]+"
+)
+
 
 def frames(shown: str, total: int) -> list[tuple[int, str]]:
     """Each state of the bar: how many steps were done, and what stood behind that."""
@@ -69,6 +73,23 @@ def test_the_end_of_a_run_says_what_to_do_next(tmp_path):
     assert done.stdout.endswith("next:   vitrail predict 'a run' PHOTO\n        vitrail serve 'a run'\n")
 
 
+def test_the_first_model_of_a_fine_tuning_has_a_bar_its_accuracy_and_what_to_do_next(model, tmp_path):
+    terminal = Terminal("finetune", "model", "--data", "digits", "--quick", "--out", str(tmp_path / "run"), cwd=model)
+    assert terminal.end() == 0, terminal.shown
+    shown = plain(terminal.shown)
+    passes = re.findall(r"features of train [^\r\n]* (\d+)/1437 +(\d+|-) images/s", shown)
+    assert int(passes[-1][0]) > 1000, "it moves to the end"
+    assert len({done for done, _ in passes}) > 1
+    assert re.search(r"features of 1,617 images in [\d.]+ s, \d+ images/s", shown)
+    probe = re.search(
+        r"probe: ([\d.]+)% of 180 val images right, by [^;]+;\s+(\S+/probe)\s+can be used from now on", shown
+    )
+    assert probe
+    assert 10 < float(probe[1]) <= 100
+    assert "next:   vitrail predict" in shown
+    assert vitrail.load(tmp_path / "run/probe").card.label_names == tuple("0123456789")
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A bundle that knows digits, beside which commands are run."""
@@ -95,6 +116,19 @@ def test_export_says_what_it_does_and_how_far_the_check_is(model, tmp_path):
     shown = plain(terminal.shown)
     assert re.search(r"exporting to onnx +0:00:0\d", shown)
     assert re.search(r"checking .* \d+/180 .*\d+ pictures/s", shown)
+    assert re.search(PROMISE, shown)
+
+
+def test_a_check_gives_the_bound_and_refuses_what_it_cannot_promise(model, tmp_path):
+    arguments = ["export", "model", "--int8", "--check", "digits", "--out", str(tmp_path / "a.onnx"), "--max-drop"]
+    done = run(*arguments, "100", cwd=model)
+    bound = re.search(PROMISE, done.stdout)
+    assert bound, done.stdout + done.stderr
+    (tmp_path / "a.onnx").unlink()
+    refused = run(*arguments, f"{float(bound[1]) - 0.05:.2f}", cwd=model)
+    assert refused.returncode == 2
+    assert f"cannot be promised: at most {bound[1]} points lost" in refused.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

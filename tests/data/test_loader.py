@@ -15,7 +15,7 @@ from vitrail.data import Split, decode, open_source
 from vitrail.data.loader import Batch, EvaluationLoader, Normaliser, TrainingLoader, loader_workers
 from vitrail.data.transforms import TrainingTransform
 from vitrail.errors import UserError
-from vitrail.random_stream import Draws
+from vitrail.random_stream import RandomStream
 
 SMALL = Preprocessing(image_size=16)
 EVERYTHING = TransformConfig(
@@ -122,7 +122,7 @@ def test_augmentation_is_seeded_by_seed_epoch_repeat_and_id_alone():
     split, config = in_memory(10), TransformConfig(crop="pad", padding=4, repeats=2)
     transform, normalise = TrainingTransform(config, SMALL), Normaliser(SMALL)
     for position, batch in enumerate(stream(split, config, 30, batch_size=1, seed=5)):
-        draws = Draws("sample", 5, position // 10, position % 2, batch.ids[0])
+        draws = RandomStream("sample", 5, position // 10, position % 2, batch.ids[0])
         pixels = transform(split.read(list(split.ids).index(batch.ids[0])), draws)
         assert torch.equal(batch.images, normalise(np.ascontiguousarray(pixels[None])))
 

@@ -15,10 +15,10 @@ from tests.data.conftest import encoded, smooth
 from vitrail.config import Preprocessing, TransformConfig
 from vitrail.data.decode import from_array, to_array
 from vitrail.data.geometry import evaluation_shrink
-from vitrail.data.masks_and_boxes import Frame
 from vitrail.data.randaugment import OPERATIONS
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
-from vitrail.random_stream import Draws
+from vitrail.masks_and_boxes import Frame
+from vitrail.random_stream import RandomStream
 
 IGNORE = 255
 BLACK = {"mean": (0.0, 0.0, 0.0)}
@@ -53,8 +53,8 @@ seeds = st.integers(0, 10_000)
 crops = st.sampled_from(["center", "squash"])
 
 
-def draws(*key) -> Draws:
-    return Draws("test", *key)
+def draws(*key) -> RandomStream:
+    return RandomStream("test", *key)
 
 
 def transform_of(name: str, preprocessing: Preprocessing) -> EvaluationTransform | TrainingTransform:

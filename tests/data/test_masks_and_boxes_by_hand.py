@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data.masks_and_boxes import Frame, mirror, translation, upside_down
+from vitrail.masks_and_boxes import Frame, mirror, translation, upside_down
 
 IGNORE = 255
 

@@ -4,23 +4,23 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.random_stream import Draws, permutation
+from vitrail.random_stream import RandomStream, permutation
 
 
 def test_a_key_gives_the_same_numbers_for_ever():
-    draws = Draws("sample", 0, 3, 0, "train/000123")
+    draws = RandomStream("sample", 0, 3, 0, "train/000123")
     assert [draws.raw() for _ in range(2)] == [7880795749653200816, 7449889127122645324]
     assert permutation(8, "order", 0, 0).tolist() == [4, 2, 1, 3, 6, 7, 0, 5]
 
 
 @given(st.text(), st.text())
 def test_other_keys_give_other_numbers(one, other):
-    same = Draws("sample", 0, one).raw() == Draws("sample", 0, other).raw()
+    same = RandomStream("sample", 0, one).raw() == RandomStream("sample", 0, other).raw()
     assert same == (one == other)
 
 
 def test_uniform_normal_and_integer_are_what_they_say():
-    draws = Draws("statistics")
+    draws = RandomStream("statistics")
     uniform = np.array([draws.uniform(2, 4) for _ in range(20_000)])
     assert uniform.min() >= 2
     assert uniform.max() < 4

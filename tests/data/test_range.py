@@ -20,7 +20,7 @@ from vitrail.data.randaugment import OPERATIONS, colour_jitter
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
 from vitrail.data.value_range import measure_range, range_notes, resolved
 from vitrail.errors import UserError
-from vitrail.random_stream import Draws
+from vitrail.random_stream import RandomStream
 
 TWELVE = (0.0, 4095.0)
 ALL = np.arange(4096, dtype=np.uint16).reshape(64, 64)
@@ -97,7 +97,9 @@ def test_without_a_range_sixteen_levels_are_left():
 @pytest.mark.parametrize("crop", ["inception", "pad", "evaluation"])
 def test_training_keeps_them_too(crop):
     preprocessing = Preprocessing(48, **GREY)
-    pixels = TrainingTransform(TransformConfig(crop=crop, rotate=5), preprocessing)(FORMS["png"], Draws("test", 1))
+    pixels = TrainingTransform(TransformConfig(crop=crop, rotate=5), preprocessing)(
+        FORMS["png"], RandomStream("test", 1)
+    )
     assert pixels.dtype == np.float32
     assert 0 <= pixels.min() < pixels.max() <= 1
     assert len(np.unique(pixels)) > 1000
@@ -149,7 +151,7 @@ def test_pictures_of_eight_bits_are_the_same_with_and_without_a_range(channels, 
     for make in (EvaluationTransform, lambda each: TrainingTransform(EVERYTHING, each)):
         for seed in range(5):
             first, second = (
-                Normaliser(each)(make(each)(content, Draws("test", seed))[None]) for each in (plain, ranged)
+                Normaliser(each)(make(each)(content, RandomStream("test", seed))[None]) for each in (plain, ranged)
             )
             assert np.array_equal(first.numpy(), second.numpy())
 
@@ -186,7 +188,7 @@ def test_every_augmentation_does_to_floats_what_it_does_to_bytes(operation, chan
     pixels = smooth(120, 100, seed=3, channels=channels)
     for strength in (0.2, 0.7):
         results = [
-            to_array(OPERATIONS[operation](from_array(each), strength, Draws("test", 5), (99,) * channels))
+            to_array(OPERATIONS[operation](from_array(each), strength, RandomStream("test", 5), (99,) * channels))
             for each in (pixels, pixels.astype(np.float32) / np.float32(255))
         ]
         apart = np.abs(results[0] / 255 - results[1])
@@ -197,7 +199,7 @@ def test_every_augmentation_does_to_floats_what_it_does_to_bytes(operation, chan
 def test_colour_jitter_does_to_floats_what_it_does_to_bytes():
     pixels = smooth(24, 20, seed=3)
     results = [
-        to_array(colour_jitter(from_array(each), 0.4, Draws("test", 5)))
+        to_array(colour_jitter(from_array(each), 0.4, RandomStream("test", 5)))
         for each in (pixels, pixels.astype(np.float32) / np.float32(255))
     ]
     assert np.abs(results[0] / 255 - results[1]).max() <= 3 / 255

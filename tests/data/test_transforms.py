@@ -18,14 +18,14 @@ from vitrail.data.mixup_cutmix import cut_box, mix
 from vitrail.data.randaugment import OPERATIONS, randaugment
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform, erase, shift
 from vitrail.errors import UserError
-from vitrail.random_stream import Draws
+from vitrail.random_stream import RandomStream
 from vitrail.tasks.classification.head import soft_labels
 
 GREY = {"mean": (0.5,), "std": (0.5,)}
 
 
-def draws(*key) -> Draws:
-    return Draws("test", *key)
+def draws(*key) -> RandomStream:
+    return RandomStream("test", *key)
 
 
 # Evaluation

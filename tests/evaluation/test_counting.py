@@ -31,7 +31,7 @@ class FromBrightness(nn.Module):
         value = (images.mean(dim=(1, 2, 3)) + 1) / 2 * 255
         return -((value[:, None] / 7 - torch.arange(7.0)) ** 2)
 
-    features = forward
+    head_input = forward
 
 
 def labels_of(count: int) -> np.ndarray:

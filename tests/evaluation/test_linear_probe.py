@@ -5,7 +5,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from vitrail.tasks.classification import logistic
-from vitrail.tasks.classification.logistic import DEFAULT, GRID, held_out, train
+from vitrail.tasks.classification.logistic import DEFAULT_STRENGTH, GRID, held_out, train
 
 
 def material(samples: int, width: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +73,7 @@ def test_the_strength_is_chosen_for_the_data():
 def test_with_a_single_sample_of_each_class_the_default_is_taken():
     features, labels = material(4, 8, noise=0.1)
     probe = train(features, labels, 4)
-    assert probe.l2 == DEFAULT
+    assert probe.l2 == DEFAULT_STRENGTH
     assert probe.logits(features).argmax(dim=1).tolist() == labels.tolist()
 
 

@@ -12,7 +12,7 @@ from tests.inference.conftest import described
 from vitrail.cli import main
 from vitrail.errors import UserError
 from vitrail.inference.engines.onnxruntime import OnnxEngine
-from vitrail.inference.optimised_export import export_lighter
+from vitrail.inference.optimised_export import export_optimised
 from vitrail.inference.token_merging import merged
 
 
@@ -24,7 +24,7 @@ def images(model, batch: int = 3) -> np.ndarray:
 def test_merged_and_int8_together_say_nearly_what_the_merged_model_says(tmp_path):
     model, told = described(toy(depth=2)), []
     out = tmp_path / "light.onnx"
-    written = export_lighter(model, out, merge_tokens=3, int8=True, accept=told.append)
+    written = export_optimised(model, out, merge_tokens=3, int8=True, accept=told.append)
     assert written.files == (out,)
     assert [engine.name for engine in told] == ["onnxruntime"]
     engine = OnnxEngine(out)
@@ -42,7 +42,7 @@ def test_what_is_not_accepted_leaves_nothing(tmp_path):
 
     for int8 in (True, False):
         with pytest.raises(UserError, match="too bad"):
-            export_lighter(described(toy(depth=1)), tmp_path / "light.onnx", int8=int8, accept=refuse)
+            export_optimised(described(toy(depth=1)), tmp_path / "light.onnx", int8=int8, accept=refuse)
     assert not list(tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ from tests.conftest import pictures, randomised, toy
 from tests.insight.test_attention import KINDS
 from vitrail.data.inputs import Prepared
 from vitrail.insight.explained_score import ExplainedScore
-from vitrail.insight.occlusion import Windows, affordable_windows, occlusion, places, usual_windows
+from vitrail.insight.occlusion import Windows, affordable_windows, hidden_patches, occlusion, usual_windows
 from vitrail.insight.statistics import rank_correlation
 from vitrail.models.vit import ViT
 
@@ -71,7 +71,7 @@ def test_what_is_hidden_in_a_flat_image_changes_nothing():
 def test_windows_hide_every_patch(grid, size, stride):
     windows = Windows(max(size, stride), stride)
     times = np.zeros(grid)
-    for place in places(grid, windows):
+    for place in hidden_patches(grid, windows):
         times[place] += 1
     assert times.min() >= 1
     assert windows.count(grid) <= grid[0] * grid[1]

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.conftest import pictures
 from vitrail.models.build import build, create
 from vitrail.models.cost import cost, memory, plan
-from vitrail.models.sizes import NAMES, RESNETS, SIZES, STEMS, config_for
+from vitrail.models.sizes import MODEL_NAMES, RESNETS, SIZES, STEMS, config_for
 
 PAPER_PARAMETERS = {
     "Ti/16": 5_717_416,
@@ -66,7 +66,7 @@ def test_patch_size_changes_projection_and_positions_only(size, patch):
     assert sum(p.numel() for p in build(config, "meta").parameters()) == by_hand
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_every_named_model_runs_and_costs_what_it_says(name):
     """One forward pass on the meta device; parameters to the unit, multiply-adds as PyTorch counts them."""
     config = config_for(name)

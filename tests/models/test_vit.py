@@ -14,7 +14,7 @@ from vitrail.errors import UserError
 from vitrail.models.attention import Recorder
 from vitrail.models.build import build, create
 from vitrail.models.cost import cost
-from vitrail.models.sizes import NAMES, config_for
+from vitrail.models.sizes import MODEL_NAMES, config_for
 from vitrail.models.vit import DropPath, patchify
 
 
@@ -264,7 +264,7 @@ def test_names(given_name, name):
     assert config_for(given_name, image_size=224).name == name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_names_are_found_again_from_the_configuration(name):
     from vitrail.models.sizes import name_for
 
@@ -315,6 +315,6 @@ def test_wrong_images_are_named():
 def test_configuration_survives_json():
     import json
 
-    for name in NAMES:
+    for name in MODEL_NAMES:
         config = config_for(name, image_size=(224, 448))
         assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config

@@ -3,8 +3,10 @@
     OMP_NUM_THREADS=1 python -m tests.recorded.recording          makes the fixtures anew, and recording.json
     OMP_NUM_THREADS=1 python -m tests.recorded.recording OUT      records into another file, from the fixtures there are
 
-Floats are kept to their last bit (`float.hex`), weights by a digest. Both depend on the machine's arithmetic, so the
+Floats are kept to their last bit (`float.hex`), weights by a digest. Both depend on the machine's arithmetic, so a
 recording names the machine it was made on: there everything must be equal, elsewhere losses must be near.
+recording.json was made on an AMD EPYC by the version before the parts were moved; recording-xeon.json later, on a Xeon
+on which the version that moved them gave the very same, and the weights of the version before were the same too.
 """
 
 import hashlib

@@ -20,7 +20,7 @@ from vitrail.errors import UserError
 from vitrail.tasks import Meaning, task, task_names
 from vitrail.tasks.answers import AnswerOptions
 from vitrail.tasks.base import FeatureSet, LossSettings
-from vitrail.tasks.regression.head import STRENGTHS
+from vitrail.tasks.regression.head import STRENGTHS_OF_NUMBERS
 from vitrail.tasks.regression.meter import Errors
 from vitrail.tasks.regression.page import NumberPage
 from vitrail.tasks.regression.scale import TargetScale
@@ -200,18 +200,18 @@ def test_the_closed_form_is_scikit_learns_ridge(samples):
     given = FeatureSet(torch.from_numpy(features).float(), torch.from_numpy(targets))
     found = HEAD.solve(given, None, LossSettings("huber", 2, constants=constants))
     strength = float(found.method.rpartition(" ")[2])
-    assert strength in [pytest.approx(each * samples, rel=1e-5) for each in STRENGTHS]
+    assert strength in [pytest.approx(each * samples, rel=1e-5) for each in STRENGTHS_OF_NUMBERS]
     plain = given.features.double().numpy()
     x = np.append((plain - plain.mean(axis=0)) / (plain.std(axis=0) + EPSILON), np.full((samples, 1), BIAS), axis=1)
     wanted = TargetScale.of(constants, 2).standardised(targets)
-    theirs = {each: Ridge(each * samples, fit_intercept=False) for each in STRENGTHS}
+    theirs = {each: Ridge(each * samples, fit_intercept=False) for each in STRENGTHS_OF_NUMBERS}
 
     def left_out(ridge: Ridge) -> float:
         rows = range(samples)
         said = [ridge.fit(np.delete(x, row, 0), np.delete(wanted, row, 0)).predict(x[[row]])[0] for row in rows]
         return float(np.square(np.array(said) - wanted).mean())
 
-    best = min(STRENGTHS, key=lambda each: left_out(theirs[each]))
+    best = min(STRENGTHS_OF_NUMBERS, key=lambda each: left_out(theirs[each]))
     assert strength == pytest.approx(best * samples, rel=1e-5)
     expected = theirs[best].fit(x, wanted).predict(x)
     np.testing.assert_allclose(found.outputs(given.features).numpy(), expected, atol=2e-5)

@@ -173,7 +173,7 @@ def test_the_first_of_the_highest_scores_is_kept(tmp_path, resumed):
     assert kept == [(1, -5.0), (2, 0.3), (3, 0.9), (6, 0.9)]
 
 
-class Draws(Supervised):
+class RandomStream(Supervised):
     """Notes a random number of every step, as dropout and masks draw them."""
 
     def forward(self, model, batch):
@@ -182,7 +182,7 @@ class Draws(Supervised):
 
 
 def drawn(rank: int, seed: int = 0, steps: int = 5) -> list[float]:
-    run = trainer(settings(seed=seed), some_batch(), Draws("classification", LossSettings("softmax", 10)))
+    run = trainer(settings(seed=seed), some_batch(), RandomStream("classification", LossSettings("softmax", 10)))
     run.processes, found = ProcessGroup(rank), []
     for _ in range(steps):
         run.step(iter([some_batch()]))

@@ -13,7 +13,7 @@ from vitrail.config import pair
 from vitrail.errors import UserError
 
 # (width, depth, heads) -> the names, separated by spaces, of timm's architectures of that size.
-PLAIN: dict[tuple[int, int, int], str] = {
+PLAIN_SIZES: dict[tuple[int, int, int], str] = {
     (64, 6, 2): "test_vit",
     (64, 8, 2): "test_vit2",
     (192, 12, 3): """
@@ -64,7 +64,7 @@ PLAIN: dict[tuple[int, int, int], str] = {
     (1536, 40, 24): "vit_giant_patch14_dinov2 vit_giant_patch14_reg4_dinov2 vit_giant_patch14_reg1_tipsv2",
     (1664, 48, 16): "vit_gigantic_patch14_224",
 }
-SIZES = {name: size for size, names in PLAIN.items() for name in names.split()}
+ARCHITECTURE_SIZES = {name: size for size, names in PLAIN_SIZES.items() for name in names.split()}
 """(width, depth, heads) by the name of the architecture."""
 TANH = re.compile(r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_gap_\d+|vit_large_patch16_siglip_gap_512")
 """Names among `SIZES` of models that compute the tanh form of GELU."""
@@ -72,7 +72,7 @@ AVERAGE = re.compile(r".*_gap_\d+|eva_large_.*|test_vit2")
 """Names among `SIZES` of models that pool by averaging all patches."""
 GATED = re.compile(r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)")
 """Names among `SIZES` of models with a SwiGLU MLP."""
-RESNETS = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
+_RESNETS = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
 """Names of timm's BiT ResNets, which this program runs too; their tensors show all that must be known."""
 
 # (pattern of a name, family, what that family has and this program's ViT lacks). The first pattern found decides.
@@ -123,13 +123,13 @@ FIXED: dict[str, Any] = {
     "norm_layer": None,
 }
 # Arguments that need no check: those whose value the tensors or the fields below show, and those for training only.
-SHOWN = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio")
-SHOWN += ("qkv_bias", "init_values", "class_token", "no_embed_class", "reg_tokens", "fc_norm", "global_pool")
-SHOWN += ("pos_embed", "act_layer")
+_SHOWN = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio")
+_SHOWN += ("qkv_bias", "init_values", "class_token", "no_embed_class", "reg_tokens", "fc_norm", "global_pool")
+_SHOWN += ("pos_embed", "act_layer")
 TRAINING = ("weight_init", "fix_init", "dynamic_img_size", "strict_img_size", "drop_rate", "pos_drop_rate")
 TRAINING += ("patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "pretrained", "features_only")
 # timm's values of act_layer and global_pool -> ours.
-ACTIVATIONS = {"gelu": "gelu", "gelu_erf": "gelu", "gelu_tanh": "gelu_tanh"}
+_ACTIVATIONS = {"gelu": "gelu", "gelu_erf": "gelu", "gelu_tanh": "gelu_tanh"}
 POOLING = {"token": "class", "avg": "average"}
 
 
@@ -149,11 +149,11 @@ def timm_fields(info: dict[str, Any], known: bool) -> dict[str, Any]:
     """
     name = str(info["architecture"]).partition(".")[0]
     arguments = _arguments(info)
-    if RESNETS.fullmatch(name):
+    if _RESNETS.fullmatch(name):
         return {}
     facts: dict[str, Any] = {"norm_eps": 1e-6, "activation": "gelu", "positions": "learned"}
-    if name in SIZES:
-        facts["width"], facts["depth"], facts["num_heads"] = SIZES[name]
+    if name in ARCHITECTURE_SIZES:
+        facts["width"], facts["depth"], facts["num_heads"] = ARCHITECTURE_SIZES[name]
         facts["pooling"] = "average" if AVERAGE.fullmatch(name) else "class"
         facts["activation"] = "gelu_tanh" if TANH.fullmatch(name) else "swiglu" if GATED.fullmatch(name) else "gelu"
     else:
@@ -170,7 +170,7 @@ def timm_fields(info: dict[str, Any], known: bool) -> dict[str, Any]:
     if arguments.get("img_size") is not None:
         facts["image_size"] = pair(arguments["img_size"])
     if (activation := arguments.get("act_layer")) is not None:
-        facts["activation"] = _one_of("act_layer", activation, ACTIVATIONS)
+        facts["activation"] = _one_of("act_layer", activation, _ACTIVATIONS)
     if arguments.get("pos_embed") in ("", "none"):
         facts["positions"] = "none"
     for source in (info.get("pretrained_cfg"), info, arguments):  # a later one overrides those before it
@@ -184,7 +184,7 @@ def timm_fields(info: dict[str, Any], known: bool) -> dict[str, Any]:
 def foreign(name: str) -> str:
     """Explains why a timm architecture is not this program's ViT, or returns "" if nothing is known about the name."""
     for pattern, family, what in FOREIGN:
-        if name not in SIZES and re.search(pattern, name):
+        if name not in ARCHITECTURE_SIZES and re.search(pattern, name):
             return f"{family}, with {what}, unlike this program's ViT"
     return ""
 
@@ -200,7 +200,7 @@ def _arguments(info: dict[str, Any]) -> dict[str, Any]:
                 raise UserError(
                     f"config.json: model_args sets {name} to {value!r}; this program's ViT supports {FIXED[name]} only"
                 )
-        elif name not in (*SHOWN, *TRAINING):
+        elif name not in (*_SHOWN, *TRAINING):
             raise UserError(
                 f"config.json: model_args sets {name!r}, an argument this program does not know, so what the model "
                 "computes is not certain"

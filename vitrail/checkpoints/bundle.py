@@ -10,19 +10,19 @@ from typing import Any
 from vitrail.checkpoints import timm
 from vitrail.checkpoints.files import check_length, read_tensors, safetensors, write_model_folder
 from vitrail.checkpoints.name_maps import Reading
-from vitrail.config import ModelConfig, Preprocessing
+from vitrail.config import ModelConfig
 from vitrail.errors import UserError, naming
 from vitrail.io.checksums import LARGEST_SUMS, SUMS, digest, sum_line
 from vitrail.io.documents import read_json, read_text
 from vitrail.io.files import json_text
 from vitrail.models.build import Model
 from vitrail.models.card import Card
-from vitrail.tasks import DEFAULT, task
+from vitrail.tasks import task, written_format
 from vitrail.version import __version__
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 """The names of a bundle's files, besides the list of their checksums."""
-FORMAT = 2
+_FORMAT = 2
 """The newest bundle format; 1 is read too. Format 2 adds a task, and the constants its answers need. A classification
 model is still written in format 1, which earlier versions of this program read as well."""
 
@@ -58,7 +58,7 @@ def save(model: Model, folder: str | Path, overwrite: bool = False) -> Path:
 def config_document(model: Model) -> dict[str, Any]:
     """Builds the content of a bundle's config.json: timm's fields, and this program's own in the section `vitrail`."""
     config, card = model.config, model.card
-    preprocessing = card.preprocessing or default_preprocessing(config)
+    preprocessing = card.preprocessing_for(config)
     document: dict[str, Any] = {
         **timm.model_config_json(config),
         "num_classes": config.num_classes,
@@ -70,7 +70,7 @@ def config_document(model: Model) -> dict[str, Any]:
     if card.label_descriptions:
         document["label_descriptions"] = card.label_descriptions
     document["vitrail"] = {
-        "format": 1 if config.task == DEFAULT else FORMAT,
+        "format": written_format(config.task, _FORMAT),
         "version": __version__,
         "model": config.to_json(),
         "preprocessing": preprocessing.to_json(),
@@ -96,9 +96,9 @@ def read_bundle(folder: Path) -> tuple[Reading, Card]:
     section = document.get("vitrail")
     if not isinstance(section, dict) or not isinstance(section.get("model"), dict):
         raise UserError(f"{folder / CONFIG}: has no section 'vitrail' with a model; not a bundle")
-    if section.get("format") not in (1, FORMAT):
+    if section.get("format") not in (1, _FORMAT):
         raise UserError(
-            f"{folder / CONFIG}: bundle format {section.get('format')!r}; this version reads up to {FORMAT}: upgrade "
+            f"{folder / CONFIG}: bundle format {section.get('format')!r}; this version reads up to {_FORMAT}: upgrade "
             "vitrail"
         )
     with naming(folder / CONFIG):
@@ -123,9 +123,3 @@ def verify(folder: Path) -> None:
             check_length(folder / name)
         if digest(folder / name) != sums[name]:
             raise UserError(f"{folder / name}: does not match its SHA-256; the file was changed or damaged")
-
-
-def default_preprocessing(config: ModelConfig) -> Preprocessing:
-    """Returns the preprocessing of a model that states none: pixels scaled to [-1, 1], as in the paper."""
-    half = (0.5,) * config.channels
-    return Preprocessing(image_size=config.image_size, mean=half, std=half)

@@ -245,7 +245,7 @@ def _write(
     elif suffix == ".safetensors":
         write_file(destination, safetensors(tensors, metadata), overwrite)
     else:
-        preprocessing = card.preprocessing or bundle.default_preprocessing(config)
+        preprocessing = card.preprocessing_for(config)
         documents = target.documents(config, card, preprocessing, state)
         write_model_folder(destination, _folder(safetensors(tensors, metadata), documents), overwrite)
 

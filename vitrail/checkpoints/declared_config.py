@@ -12,14 +12,14 @@ from vitrail.models.sizes import config_for
 
 # The fields of ModelConfig that tensors do not show.
 UNSEEN = ("activation", "norm_eps", "interpolation", "stem_arithmetic", "pooling", "positions", "num_heads")
-CHOICES: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[str, ...]] = {
     "activation": get_args(Activation),
     "pooling": get_args(Pooling),
     "interpolation": get_args(Interpolation),
     "positions": ("learned", "sincos", "none"),
 }
 """The allowed values of those fields of `FIELDS` that are words."""
-FIELDS = ("num_heads", "norm_eps", *CHOICES, "image_size")
+_FIELDS = ("num_heads", "norm_eps", *_CHOICES, "image_size")
 """The fields that `--model` can set."""
 
 
@@ -111,11 +111,11 @@ def _field(text: str) -> tuple[str, Any]:
     """Parses "name=value" to the field's name and its value in the field's type."""
     name, _, value = (part.strip() for part in text.partition("="))
     name = name.replace("-", "_")
-    if name not in FIELDS or not value:
-        raise UserError(f"--model: {text!r} is not FIELD=VALUE with one of the fields {', '.join(FIELDS)}")
-    if name in CHOICES:
-        if value not in CHOICES[name]:
-            raise UserError(f"--model: {name} is {value!r}; choose one of {', '.join(CHOICES[name])}")
+    if name not in _FIELDS or not value:
+        raise UserError(f"--model: {text!r} is not FIELD=VALUE with one of the fields {', '.join(_FIELDS)}")
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise UserError(f"--model: {name} is {value!r}; choose one of {', '.join(_CHOICES[name])}")
         return name, value
     kinds = {"num_heads": r"\d{1,6}", "image_size": r"\d{1,6}(x\d{1,6})?", "norm_eps": r"\d*\.?\d+(e-?\d+)?"}
     if not re.fullmatch(kinds[name], value):

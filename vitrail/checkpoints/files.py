@@ -33,7 +33,7 @@ from vitrail.checkpoints.memory_budget import (
 )
 from vitrail.checkpoints.name_maps import Tensors
 from vitrail.checkpoints.pickles import check_pickle
-from vitrail.errors import UserError, first_line
+from vitrail.errors import UserError, first_line, unreadable
 from vitrail.io.checksums import SUMS
 from vitrail.io.documents import parse_object
 from vitrail.io.files import Fill, refuse_existing
@@ -55,7 +55,7 @@ AVERAGES = (
     "teacher",
 )
 """Keys under which training checkpoints keep the weights (RAW) and the average of the weights over steps (AVERAGES)."""
-EXPORTED = (".onnx", ".xml", ".pt2")
+_EXPORTED = (".onnx", ".xml", ".pt2")
 """The endings of exported models, which are no weights files."""
 LEGACY_PICKLES = 5
 """The pickles with which a file of PyTorch before 1.6 begins: two numbers, the system, the document, its storages."""
@@ -95,7 +95,7 @@ def read_tensors(path: Path, weights_from: WeightsFrom | None = None) -> Content
     """
     readers = {".safetensors": _read_safetensors, ".npz": _read_npz}
     suffix = path.suffix.lower()
-    if suffix in EXPORTED:
+    if suffix in _EXPORTED:
         takers = "predict, embed and serve take .onnx and .xml"
         raise UserError(f"{path}: is an exported model ({takers}); give the model it was made from")
     if suffix not in SUFFIXES:
@@ -126,8 +126,8 @@ def _read_safetensors(path: Path) -> tuple[Tensors, dict[str, str]]:
             names = list(file.keys())
             check_names(path, names)
             return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
-    except (SafetensorError, ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise UserError(f"{path}: damaged or not a safetensors file ({first_line(error)})") from error
+    except (SafetensorError, ValueError, TypeError, RuntimeError, AttributeError, MemoryError) as error:
+        raise unreadable(path, "a safetensors file", error) from error
 
 
 def check_length(path: Path) -> None:
@@ -206,7 +206,7 @@ def _read_torch(path: Path) -> tuple[Any, dict[str, str]]:
                 f"{path}: holds more than tensors, and running it could harm; refused unread. Ask its author for a "
                 ".safetensors file"
             ) from error
-        raise UserError(f"{path}: damaged or not a PyTorch file ({first_line(error)})") from error
+        raise unreadable(path, "a PyTorch file", error) from error
     return document, {}
 
 

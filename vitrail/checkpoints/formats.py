@@ -69,13 +69,21 @@ class WeightsFormat(ABC):
     def rules(self, state: "Mapping[str, Tensor]", config: ModelConfig) -> "list[Rule]":
         """Returns the rules by which a model's tensors become foreign ones.
 
-        state: the model's tensors by this program's names. Raises UserError if the format cannot express the model.
+        state: the model's tensors by this program's names. config: the model's. Raises UserError if the format cannot
+        express the model.
         """
 
     def documents(
         self, config: ModelConfig, card: "Card", preprocessing: Preprocessing, state: "Mapping[str, Tensor]"
     ) -> dict[str, Any]:
-        """Returns the JSON files that a folder of this format has beside its weights: their content by file name."""
+        """Returns the JSON files that a folder of this format has beside its weights: their content by file name.
+
+        Args:
+            config: The model's.
+            card: Its class names and origin.
+            preprocessing: How its images are prepared.
+            state: Its tensors by this program's names.
+        """
         return {}
 
 

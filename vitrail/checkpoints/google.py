@@ -23,7 +23,7 @@ RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "Mlp
 """The names of a block's parts in released files."""
 PRESENT = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 """The names of a block's parts in files written by the official code of today."""
-BLOCK = "Transformer/encoderblock_"
+ENCODER_BLOCK = "Transformer/encoderblock_"
 """The beginning of the names in a block; its number follows."""
 PREFIXES = ("opt/target/", "params/")
 """Prefixes that all names of a training checkpoint may have."""
@@ -59,7 +59,7 @@ def from_google(tensors: Mapping[str, Tensor], told: Declared = NOTHING) -> Read
         full_names = {short.removeprefix(prefix): name for short, name in full_names.items()}
     tensors = {short: tensors[name] for short, name in full_names.items()}
     config = _config(tensors, told)
-    form = RELEASED if f"{BLOCK}0/{RELEASED[1]}/query/kernel" in tensors else PRESENT
+    form = RELEASED if f"{ENCODER_BLOCK}0/{RELEASED[1]}/query/kernel" in tensors else PRESENT
     state, origin = read_by_rules(rules(config, form), tensors, "the .npz file")
     used = {name for names in origin.values() for name in names}
     return Reading(
@@ -121,7 +121,7 @@ def rules(config: ModelConfig, form: tuple[str, ...] = RELEASED) -> Iterator[Rul
 
 def _block_rules(config: ModelConfig, layer: int, form: tuple[str, ...]) -> Iterator[Rule]:
     """Yields the rules of a Transformer block; query, key and value are separate in the file and one tensor here."""
-    norm1, attention, norm2, mlp = (f"{BLOCK}{layer}/{part}" for part in form)
+    norm1, attention, norm2, mlp = (f"{ENCODER_BLOCK}{layer}/{part}" for part in form)
     ours, width, heads = f"blocks.{layer}", config.width, config.num_heads
     parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
     yield from _norm(f"{ours}.norm1", norm1)
@@ -192,7 +192,7 @@ def _group_norm(native: str, foreign: str) -> Iterator[Rule]:
 def _config(tensors: Mapping[str, Tensor], told: Declared) -> ModelConfig:
     """Finds the configuration from names and shapes. Raises UserError if there is no whole block."""
     kernel = tensors["embedding/kernel"]
-    depth = count(tensors, rf"{BLOCK}(\d+)/")
+    depth = count(tensors, rf"{ENCODER_BLOCK}(\d+)/")
     query = next((t for name, t in tensors.items() if name.endswith("/query/kernel")), None)
     hidden = next((t for name, t in tensors.items() if name.endswith("/Dense_0/kernel")), None)
     if not depth or query is None or hidden is None or query.ndim != 3 or kernel.ndim != 4 or hidden.ndim != 2:

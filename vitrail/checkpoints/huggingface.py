@@ -43,13 +43,13 @@ MEMORY = {
     "decoder": "decoder.decoder_layers",
 }
 # transformers' hidden_act -> ModelConfig.activation.
-ACTIVATIONS = {
+_ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Pillow's numbers of resampling filters, as preprocessor_config.json has them, and their names."""
 
 
@@ -90,8 +90,8 @@ def huggingface_fields(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> d
     Raises UserError if its activation or its pooler is one that this program does not compute.
     """
     activation, pooler = info.get("hidden_act", "gelu"), info.get("pooler_act", "tanh")
-    if activation not in ACTIVATIONS:
-        raise UserError(f"config.json: hidden_act {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"config.json: hidden_act {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
     if pooler != "tanh" and any(name.endswith("pooler.dense.weight") for name in tensors):
         raise UserError(f"config.json: pooler_act is {pooler!r}; this program's pooler computes tanh only")
     theirs = {
@@ -106,7 +106,7 @@ def huggingface_fields(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> d
         **{ours: info[name] for ours, name in theirs.items() if name in info},
         **({"image_size": pair(info["image_size"])} if "image_size" in info else {}),
         "num_heads": info.get("num_attention_heads", 12),
-        "activation": ACTIVATIONS[activation],
+        "activation": _ACTIVATIONS[activation],
         "norm_eps": float(info.get("layer_norm_eps", 1e-12)),
     }
 
@@ -329,7 +329,7 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing:
     common: dict[str, Any] = {
         "mean": tuple(info.get("image_mean", (0.5, 0.5, 0.5))),
         "std": tuple(info.get("image_std", (0.5, 0.5, 0.5))),
-        "resample": RESAMPLE.get(info.get("resample", 2), "bilinear"),
+        "resample": _RESAMPLE.get(info.get("resample", 2), "bilinear"),
     }
     if info.get("do_center_crop"):
         crop = _edges(info.get("crop_size", size))
@@ -341,7 +341,7 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing:
 def preprocessor_json(preprocessing: Preprocessing) -> dict[str, Any]:
     """Builds the preprocessor_config.json that transformers reads."""
     rows, columns = preprocessing.rows_columns
-    resample = {name: number for number, name in RESAMPLE.items()}[preprocessing.resample]
+    resample = {name: number for number, name in _RESAMPLE.items()}[preprocessing.resample]
     document: dict[str, Any] = {
         "do_rescale": True,
         "rescale_factor": 1 / 255,

@@ -18,7 +18,7 @@ from vitrail.checkpoints.labels import IMAGENET_NOTE, attach_imagenet, attach_la
 from vitrail.checkpoints.name_maps import Reading, Tensors
 from vitrail.checkpoints.preprocessing import assumed, requested
 from vitrail.config import ModelConfig, Preprocessing
-from vitrail.errors import UserError, naming
+from vitrail.errors import UserError, is_out_of_memory, naming
 from vitrail.io.documents import parse_object, read_json
 from vitrail.models.build import Model, build
 from vitrail.models.card import Card
@@ -277,6 +277,8 @@ def _recognise(path: Path, contents: Contents, told: Declared, info: dict[str, A
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except (IndexError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ArithmeticError) as error:
+        if is_out_of_memory(error):
+            raise
         raise UserError(f"{path}: the tensors' shapes make no model ({error})") from error
     _check_told(path, reading, told)
     if header:

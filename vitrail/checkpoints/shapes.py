@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from vitrail.checkpoints.architectures import PLAIN
+from vitrail.checkpoints.architectures import PLAIN_SIZES
 from vitrail.checkpoints.declared_config import Declared
 from vitrail.config import pair
 from vitrail.errors import UserError
@@ -44,7 +44,7 @@ def heads_of(width: int, depth: int, told: Declared, gated: bool = False) -> tup
     if told.get("num_heads"):
         return told.get("num_heads"), False
     sizes = {(size["width"], size["depth"]): size["num_heads"] for size in SIZES.values()}
-    published = {each: heads for each, _, heads in PLAIN if each > 64} | {768: 12, 1536: 24 if gated else 16}
+    published = {each: heads for each, _, heads in PLAIN_SIZES if each > 64} | {768: 12, 1536: 24 if gated else 16}
     heads = sizes.get((width, depth)) or published.get(width) or (width // 64 if width % 64 == 0 else 0)
     if not heads:
         raise UserError(

@@ -29,9 +29,9 @@ PATCHES = "patch_embed.proj.weight"
 DECODER = ("decoder_", "mask_token")
 """The beginnings of names in a masked autoencoder's decoder."""
 # (width, depth) -> the size in timm's names of plain ViTs.
-SIZES = {(192, 12): "tiny", (384, 12): "small", (768, 12): "base", (1024, 24): "large", (1280, 32): "huge"}
+_SIZES = {(192, 12): "tiny", (384, 12): "small", (768, 12): "base", (1024, 24): "large", (1280, 32): "huge"}
 # (residual units of each stage, width factor) -> timm's BiT ResNet.
-RESNETS: dict[tuple[tuple[int, ...], int], str] = {
+_RESNETS: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
     ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
     ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
@@ -162,6 +162,7 @@ def describe_model(config: ModelConfig) -> tuple[str, dict[str, Any]]:
         "positions_at": ("stem",),
         "representation_size": (0,),
         "stem": ("bottleneck",),
+        "pooling": ("class", "average"),
         "stem_arithmetic": ("timm",) if config.stages is not None else ("official", "timm"),
     }
     for name, allowed in limits.items():
@@ -255,7 +256,7 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing | None:
 def _plain_name(config: ModelConfig) -> str:
     """Returns timm's architecture that is nearest in size. The arguments override its sizes, so any plain one would
     do."""
-    size = SIZES.get((config.width, config.depth), "base")
+    size = _SIZES.get((config.width, config.depth), "base")
     patch = {"huge": 14, "tiny": 16}.get(size, config.patch_size if config.patch_size in (16, 32) else 16)
     return f"vit_{size}_patch{patch}_224"
 
@@ -264,7 +265,7 @@ def _describe_resnet(config: ModelConfig) -> tuple[str, dict[str, Any]]:
     factor = config.stem_width // 64
     if config.stem_arithmetic != "timm":
         raise UserError("timm cannot express this model: stem_arithmetic is 'official'")
-    name = RESNETS.get((config.stages or (), factor))
+    name = _RESNETS.get((config.stages or (), factor))
     if name is None:
         raise UserError(f"timm has no BiT ResNet with stages {config.stages} and width factor {factor}")
     return name, {"in_chans": config.channels}

@@ -32,7 +32,7 @@ COMMANDS = {
 }
 """Each command with its line in the help."""
 
-GROUPS = {"data": ("check", "shard")}
+COMMAND_GROUPS = {"data": ("check", "shard")}
 """The commands that have commands of their own."""
 
 SECONDS_TO_BE_ENDED = 10.0
@@ -104,12 +104,12 @@ def _run(arguments: list[str]) -> None:
         raise UserError(_unknown("command", name, COMMANDS))
     silence_pillow()
     module = importlib.import_module(f"vitrail.cli.{name}")
-    if name in GROUPS:
+    if name in COMMAND_GROUPS:
         if not rest or rest[0] in ("-h", "--help"):
-            print(f"usage: vitrail {name} {{{','.join(GROUPS[name])}}} ...\n\n{COMMANDS[name]}")
+            print(f"usage: vitrail {name} {{{','.join(COMMAND_GROUPS[name])}}} ...\n\n{COMMANDS[name]}")
             return
-        if rest[0] not in GROUPS[name]:
-            raise UserError(_unknown(f"`vitrail {name}` command", rest[0], GROUPS[name]))
+        if rest[0] not in COMMAND_GROUPS[name]:
+            raise UserError(_unknown(f"`vitrail {name}` command", rest[0], COMMAND_GROUPS[name]))
         name, command, rest = f"{name} {rest[0]}", getattr(module, rest[0]), rest[1:]
     elif hasattr(module, "run"):  # these commands read their flags themselves
         module.run(rest)

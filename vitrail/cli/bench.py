@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoints.peers.models import PeerModel
     from vitrail.models.vit import ViT
 
-Engine = Literal["torch", "onnxruntime", "openvino"]
+BenchEngine = Literal["torch", "onnxruntime", "openvino"]
 Peer = Literal["timm", "transformers", "torchvision", "vit-pytorch", "onnxruntime", "openvino"]
 TIMES = "peer's time / ours"
 """The unit of a ratio of times."""
@@ -27,7 +27,7 @@ def command(
     models: tuple[str, ...] = ("Ti/16", "S/16", "B/16"),
     batch: tuple[int, ...] = (1, 8),
     peers: tuple[Peer, ...] = ("timm", "transformers", "torchvision", "vit-pytorch", "onnxruntime", "openvino"),
-    engines: tuple[Engine, ...] = ("torch", "onnxruntime", "openvino"),
+    engines: tuple[BenchEngine, ...] = ("torch", "onnxruntime", "openvino"),
     rounds: int = 9,
     image_size: int = 224,
     out: Path | None = None,

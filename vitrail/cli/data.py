@@ -26,6 +26,7 @@ def check(
     values: Annotated[str | None, tyro.conf.arg(name="range")] = DataConfig.range,
     workers: int | None = None,
     task: str | None = DataConfig.task,
+    ignore: tuple[int, ...] = DataConfig.ignore,
     decoding: Annotated[Decoding, Flags] = Decoding(),
     json: bool = False,
 ) -> None:
@@ -37,9 +38,9 @@ def check(
     have any number of channels. Writes check.html and check.json.
 
     Args:
-        src: The data set: digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, a
-            .csv or .parquet table of image files, COCO JSON, .tar shards, .parquet, a folder of idx or CIFAR files,
-            hf:owner/name, or the URL of shards or .parquet files.
+        src: The data set: digits, mnist5k, shapes, a folder of class folders, a folder or pattern of images without
+            classes, a folder of images with masks, a .csv or .parquet table of image files, COCO JSON, .tar shards,
+            .parquet, a folder of idx or CIFAR files, hf:owner/name, or the URL of shards or .parquet files.
         out: The folder for check.html and check.json; it must be new, empty, or hold an earlier report.
         split_seed: The seed by which a data set without splits of its own is split.
         val_fraction: The share of the samples that is set aside for validation if the data set has no val split.
@@ -50,6 +51,7 @@ def check(
         workers: The number of threads that decode images; by default one for each processor.
         task: The task that the data is for, if it could be for more than one: multilabel reads class folders so that
             files of the same content are one picture with several labels.
+        ignore: The ids in masks that are neither learned nor measured, such as 3, besides 255.
         json: Print the findings as JSON.
     """
     from vitrail.data import open_data
@@ -67,6 +69,7 @@ def check(
             workers=workers,
             range=values,
             task=task,
+            ignore=ignore,
         )
     )
     for text in source.notes:
@@ -96,6 +99,7 @@ def shard(
     test_fraction: float = DataConfig.test_fraction,
     size: str = "256MB",
     task: str | None = DataConfig.task,
+    ignore: tuple[int, ...] = DataConfig.ignore,
     json: bool = False,
 ) -> None:
     """Writes a data set as tar shards, which are fast to read from disks and networks that are slow with small files.
@@ -113,6 +117,7 @@ def shard(
         test_fraction: The share of the samples that is set aside for the test if the data set has no splits at all.
         size: The approximate size of a shard: 256MB, 1GB, 500kB.
         task: The task that the data is for, if it could be for more than one.
+        ignore: The ids in masks that are written as ignored, such as 3, besides 255.
         json: Print what was written as JSON.
     """
     from vitrail.data import open_data
@@ -121,7 +126,14 @@ def shard(
     from vitrail.io.sizes import byte_count
 
     shard_bytes = byte_count(size, "--size")
-    config = DataConfig(src, task=task, split_seed=split_seed, val_fraction=val_fraction, test_fraction=test_fraction)
+    config = DataConfig(
+        src,
+        split_seed=split_seed,
+        val_fraction=val_fraction,
+        test_fraction=test_fraction,
+        task=task,
+        ignore=ignore,
+    )
     source = open_data(config)
     for text in source.notes:
         note(f"note: {text}")

@@ -63,7 +63,7 @@ def command(
     from vitrail.inference.engines import Engine
     from vitrail.inference.engines.facts import ExportMetadata
     from vitrail.inference.engines.torch import TorchEngine
-    from vitrail.inference.optimised_export import export_fastest, export_lighter
+    from vitrail.inference.optimised_export import export_fastest, export_optimised
 
     if not 18 <= opset <= 23:
         raise UserError(f"--opset must be from 18 to 23, not {opset}")
@@ -101,7 +101,7 @@ def command(
         engine = _engine(written.files[0], chosen.candidate.engine)
         found.append(compare_accuracy(TorchEngine(loaded), engine, pictures, tests=chosen.drop.tests))
     else:
-        written = export_lighter(
+        written = export_optimised(
             loaded,
             out,
             to,

@@ -7,7 +7,7 @@ import tyro
 from vitrail.cli import emit_json
 from vitrail.errors import UserError
 from vitrail.models.cost import cost
-from vitrail.models.sizes import NAMES, config_for
+from vitrail.models.sizes import MODEL_NAMES, config_for
 
 _WIDE = 130
 """The width of a terminal from which on the names on the hub are shown."""
@@ -32,7 +32,7 @@ def command(
         _list_weights(name, json)
         return
     rows = []
-    for each in name or NAMES:
+    for each in name or MODEL_NAMES:
         try:
             config = config_for(each, image_size=image_size)
         except UserError:

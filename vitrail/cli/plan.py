@@ -7,9 +7,10 @@ import tyro
 
 from vitrail.cli import emit_json
 from vitrail.config import DataConfig, ModelConfig, TrainConfig
+from vitrail.config.training import Parallel
 from vitrail.errors import UserError
 from vitrail.models.cost import Plan, plan
-from vitrail.models.cost_at_scale import Parallel, pace, scale, shards
+from vitrail.models.cost_at_scale import pace, scale, shards
 from vitrail.models.sizes import config_for
 from vitrail.recipes import IMAGES, RECIPES, describe_recipe, find_recipe, near_miss, recipe
 

@@ -29,6 +29,8 @@ def command(
     threshold: float | None = None,
     sort_into: Path | None = None,
     link: bool = False,
+    masks: Path | None = None,
+    overlay: Path | None = None,
     out: Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -57,6 +59,10 @@ def command(
             "unknown" and keeps its classes. For a model of several labels: the score from which on each label counts,
             instead of the model's own thresholds.
         sort_into: A folder: every picture is copied into the folder of its class in it, or into "unknown".
+        masks: A folder, for models that give the class of each pixel: the mask of every picture is written into it as a
+            PNG whose pixels are the numbers of the classes, 255 for none.
+        overlay: A folder, for models whose answers lie in the picture: every picture is written into it with its answer
+            drawn over it.
         link: Make symbolic links instead of copies with --sort-into; members of archives are still written out.
         out: The .csv, .jsonl or .parquet file to write.
         resume: Continue the file at --out: pictures that have a row are not done again.
@@ -75,6 +81,7 @@ def command(
     from vitrail.cli.jobs import Display, check_arguments, check_some, tell
     from vitrail.data.inputs import Pictures
     from vitrail.inference.engine_selection import Loading
+    from vitrail.inference.jobs.answer_files import AnswerFiles
     from vitrail.inference.jobs.job import JobRequest, write_job
     from vitrail.inference.jobs.outputs import OutputFile
     from vitrail.inference.jobs.predictions import PredictionRows
@@ -88,9 +95,15 @@ def command(
         if output is None and is_distributed():
             raise UserError("several processes need --out FILE: each writes its part beside it")
         answers.check_threshold(threshold)
-        rows = PredictionRows(
-            AnswerOptions(top, threshold), None if sort_into is None else Sorting(sort_into, link, note)
-        )
+        sorting = None if sort_into is None else Sorting(sort_into, link, note)
+        files = AnswerFiles(masks, overlay, decoding.limits()) if masks or overlay else None
+        if files is not None:
+            files.check(resume)
+        if files is not None and sorting is not None:
+            raise UserError(
+                "--sort-into is for classes, and --masks and --overlay for answers in the picture: give one"
+            )
+        rows = PredictionRows(AnswerOptions(top, threshold), sorting, files)
         if link and sort_into is None:
             raise UserError("--link goes with --sort-into DIR: the folder to put links into")
         if sort_into is not None:

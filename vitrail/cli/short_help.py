@@ -35,8 +35,8 @@ class Option:
 _UNKNOWN = TrainConfig(steps=1)
 """Any configuration, for defaults that depend on neither model nor data."""
 DATA = (
-    "digits, mnist5k, a folder of class folders, a .csv table of image files, .tar shards, .parquet, COCO JSON, idx or "
-    "CIFAR files, hf:owner/name"
+    "digits, mnist5k, shapes, a folder of class folders, images with masks, a .csv table of image files, .tar shards, "
+    ".parquet, COCO JSON, idx or CIFAR files, hf:owner/name"
 )
 """The kinds of data that SRC can be."""
 

@@ -50,16 +50,16 @@ def command(
         image_size: The image size in pixels (vtab only; default: the paper's 384).
         json: Print one JSON document.
     """
-    from vitrail.studies.catalogue import NAMES, describe_study, kept_study, study
+    from vitrail.studies.catalogue import STUDY_NAMES, describe_study, kept_study, study
     from vitrail.studies.runner import Stopped, run_study
     from vitrail.studies.study import read_table
 
     if not name:
         if json:
-            emit_json([{"name": each, "about": describe_study(each)} for each in NAMES])
+            emit_json([{"name": each, "about": describe_study(each)} for each in STUDY_NAMES])
         else:
-            width = max(map(len, NAMES))
-            print("\n".join(f"{each:<{width}}  {describe_study(each)}" for each in NAMES))
+            width = max(map(len, STUDY_NAMES))
+            print("\n".join(f"{each:<{width}}  {describe_study(each)}" for each in STUDY_NAMES))
         return
     sizes = {"--steps": steps, "--batch-size": batch_size, "--image-size": image_size}
     for flag, value in {"--seeds": seeds, "--jobs": jobs, **sizes}.items():

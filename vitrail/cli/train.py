@@ -8,9 +8,9 @@ from vitrail.cli.train_flags import OwnFlags, chosen_folder, command_line, read_
 from vitrail.errors import UserError
 from vitrail.recipes import RECIPES, recipe
 
-DEFAULT = "mnist5k"
+_DEFAULT = "mnist5k"
 """The recipe that is used if none is named."""
-EMBEDDED = ("digits", "mnist5k")
+_EMBEDDED = ("digits", "mnist5k")
 """The data that comes with the package."""
 EXAMPLES = ("deit-s16-in1k", "vit-b16-in21k")
 """Recipes of the papers that the help names."""
@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> None:
         default = read_config(str(flags.out))
     else:
         check_recipe(flags.positional, from_model=flags.given("--init-from"))
-        default = recipe(flags.positional or DEFAULT)
+        default = recipe(flags.positional or _DEFAULT)
     config = read_fields(default, flags, "vitrail train")
     if flags.source is not None and not flags.resume:
         check_pictures(config, named=flags.positional is not None)
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> None:
 
 def _help(flags: OwnFlags) -> None:
     """Prints the help, with the defaults of the recipe."""
-    default = recipe(flags.positional or DEFAULT)
-    small = [name for name in RECIPES if recipe(name).data.source in EMBEDDED and not name.startswith("finetune")]
-    about = ABOUT.format(recipes=", ".join(small), examples=", ".join(EXAMPLES), default=DEFAULT)
+    default = recipe(flags.positional or _DEFAULT)
+    small = [name for name in RECIPES if recipe(name).data.source in _EMBEDDED and not name.startswith("finetune")]
+    about = ABOUT.format(recipes=", ".join(small), examples=", ".join(EXAMPLES), default=_DEFAULT)
     show_help(screen(USAGE, about, OPTIONS, default), default, flags, "vitrail train")

@@ -34,9 +34,9 @@ class DataConfig(Configuration):
     """The data: where samples come from and how they are read."""
 
     source: str = "mnist5k"
-    """The data: digits, mnist5k, a folder of class folders, a .csv or .parquet table of image files, a folder or glob
-    of .tar shards, .parquet files, COCO JSON or its folder, a folder of idx or CIFAR files, hf:owner/name, or the URL
-    of shards or parquet files (s3://, gs://, hf://, file://)."""
+    """The data: digits, mnist5k, shapes, a folder of class folders, a folder of images with masks, a .csv or .parquet
+    table of image files, a folder or glob of .tar shards, .parquet files, COCO JSON or its folder, a folder of idx or
+    CIFAR files, hf:owner/name, or the URL of shards or parquet files (s3://, gs://, hf://, file://)."""
     split_seed: int = 0
     """Seed of the random splits into train, val and test, for data that is not split already."""
     val_fraction: Annotated[float, fraction] = 0.1
@@ -51,6 +51,9 @@ class DataConfig(Configuration):
     task: str | None = None
     """What a model is to answer, such as classification or regression, for data that can be read as more than one task;
     None: decided by the data."""
+    ignore: tuple[Annotated[int, Whole(0, 65535)], ...] = ()
+    """Ids in masks that are neither learned nor measured, such as 3; 255 is one of them unless a classes file names
+    it."""
     max_bad: Annotated[float | str, fraction] = 0.01
     """Largest share of unreadable images (0.01 or 1%) before training stops."""
     workers: Annotated[int, Whole(0)] | None = None
@@ -71,7 +74,7 @@ class DataConfig(Configuration):
     fine-tuned, else dtype. The values are written to the run's config.json and to the bundle."""
 
     part = "data"
-    left_out = ("range", "task")
+    left_out = ("range", "task", "ignore")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,8 +26,8 @@ PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 """Places where position embeddings are added."""
 Interpolation = Literal["official", "timm", "torchvision", "huggingface", "dinov2"]
 """Conventions of interpolating position embeddings to another grid."""
-Pooling = Literal["class", "average"]
-"""Ways of making one vector of the tokens of the last layer."""
+Pooling = Literal["class", "average", "patches"]
+"""What the head reads of the last layer: one vector made of its tokens, or every patch token."""
 
 LARGEST = {"depth": 1000, "width": 2**17, "channels": 2**14, "patch_size": 2**14, "image_size": LARGEST_SIDE}
 """The largest accepted values, beyond those of any real model: a configuration file with larger ones is damaged or
@@ -107,9 +107,10 @@ class ModelConfig(Configuration):
     registers: CountOrZero = 0
     """Number of register tokens: further tokens before the patches, which the head does not read (DINOv2)."""
     pooling: Pooling = "class"
-    """What the head reads: class, the class token; average, the mean of the patch tokens."""
+    """What the head reads: class, the class token; average, the mean of the patch tokens; patches, each patch token by
+    itself, for answers to every part of an image."""
     norm_after_pooling: bool = False
-    """Whether the last LayerNorm follows average pooling (timm, MAE) or precedes it (official)."""
+    """Whether the last LayerNorm follows pooling (timm, MAE) or precedes it (official)."""
     representation_size: CountOrZero = 0
     """Width of the hidden layer of the pre-training head (Linear, tanh, Linear); 0: the head is one Linear."""
     head_bias: float = 0.0
@@ -150,6 +151,8 @@ class ModelConfig(Configuration):
             _check_transformer(self)
         elif not self.stages:
             raise UserError("a resnet needs stages, for example (3, 4, 6, 3)")
+        elif self.pooling == "patches":
+            raise UserError("a resnet has no patches: pooling 'patches' goes with a Vision Transformer")
         elif self.stem != "bottleneck":
             raise UserError("a resnet is made of bottlenecks: stem 'plain' goes with a Vision Transformer")
 
@@ -185,8 +188,8 @@ class ModelConfig(Configuration):
         return self.grid_for(self.rows_columns)
 
     def grid_for(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the patches, as (rows, columns), of an image of another size; a UserError if patches do not divide
-        it."""
+        """Returns the patches, as (rows, columns), of an image of another `image_size`, (rows, columns) in pixels; a
+        UserError if patches do not divide it."""
         rows, columns = image_size
         step = self.patch_pixels
         if rows < step or columns < step:
@@ -242,8 +245,10 @@ def _check_transformer(config: ModelConfig) -> None:
         raise UserError("pooling 'class' needs a class token: set class_token, or pooling 'average'")
     if config.norm_after_pooling and config.pooling == "class":
         raise UserError("norm_after_pooling goes with pooling 'average'")
-    if config.distillation_token and (not config.class_token or config.pooling != "class"):
+    if config.distillation_token and (not config.class_token or config.pooling == "average"):
         raise UserError("distillation_token goes with a class token and pooling 'class'")
+    if config.pooling == "patches" and config.patch_dropout:
+        raise UserError("a head that reads every patch needs all of them: patch_dropout must be 0")
     if config.attention == "axial":
         if config.prefix_tokens:
             raise UserError(

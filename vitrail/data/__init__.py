@@ -4,7 +4,6 @@ Only `vitrail.data.loader` and `vitrail.data.mixup_cutmix` need torch, so this p
 """
 
 from vitrail.data.decode import BadImage, decode
-from vitrail.data.masks_and_boxes import Frame
 from vitrail.data.sources import (
     UNLABELLED,
     Sample,
@@ -16,6 +15,7 @@ from vitrail.data.sources import (
     open_source,
     with_dev,
 )
+from vitrail.masks_and_boxes import Frame
 
 __all__ = [
     "UNLABELLED",

@@ -14,12 +14,12 @@ import numpy as np
 from PIL import Image
 
 from vitrail.config.data import AUTO
-from vitrail.data.decode import MAX_PIXELS, BadImage, Limits, decode, load_npy, open_header, to_bytes
+from vitrail.data.decode import MAX_PIXELS, BadImage, ValueLimits, decode, load_npy, open_header, to_bytes
 from vitrail.data.decode_pool import BoundedDecoder, DecodeLimits
 from vitrail.data.duplicates import exact_groups, gradient_hash, grey_thumbnail, near_groups
 from vitrail.data.sources import Source, Split
 from vitrail.data.sources.folder import shared_note
-from vitrail.data.value_range import RangeSample, measure_range, range_notes, stored
+from vitrail.data.value_range import RangeSample, measure_range, range_notes, stored_values
 from vitrail.tasks import task
 from vitrail.tasks.base import Audit, CheckedSplit
 
@@ -83,7 +83,7 @@ def check_source(
     source: Source,
     *,
     max_pixels: int = MAX_PIXELS,
-    limits: Limits = None,
+    limits: ValueLimits = None,
     workers: int | None = None,
     decode_limits: DecodeLimits | None = None,
     progress: Callable[[int], None] = lambda done: None,
@@ -124,15 +124,15 @@ class ReadingOptions:
 
     max_pixels: int = MAX_PIXELS
     """The largest picture that is decoded, in pixels."""
-    limits: Limits = None
+    limits: ValueLimits = None
     """The range that training would use for pictures with more than 8 bits."""
-    shown: Limits = None
+    shown: ValueLimits = None
     """The range by which such pictures are compared and shown."""
     decoder: BoundedDecoder = field(default_factory=BoundedDecoder)
     """Decodes the files within limits."""
 
 
-def shown_limits(measured: RangeSample, limits: Limits) -> Limits:
+def shown_limits(measured: RangeSample, limits: ValueLimits) -> ValueLimits:
     """Chooses the range by which pictures with more than 8 bits are compared and shown.
 
     It is the range of training, or, if the pictures hardly use that, the range that they do use.
@@ -178,7 +178,7 @@ def sample_facts(split: Split, index: int, names: tuple[str, ...], reading: Read
     return SampleFacts(name, split.name, label, misnamed=misnamed, content_hash=content_hash, **seen)
 
 
-def look(content: bytes | np.ndarray, max_pixels: int, limits: Limits, shown: Limits) -> dict[str, Any]:
+def look(content: bytes | np.ndarray, max_pixels: int, limits: ValueLimits, shown: ValueLimits) -> dict[str, Any]:
     """Decodes a picture and returns fields of `Examined` by name, with the pixels' hash as hexadecimal digits.
 
     limits: the range of training for pictures with more than 8 bits; shown: the range by which they are shown.
@@ -186,7 +186,7 @@ def look(content: bytes | np.ndarray, max_pixels: int, limits: Limits, shown: Li
     mode, kind, turned = _header(content, max_pixels)
     content, channels = opened(content, max_pixels)
     pixels = decode(content, channels, max_pixels=max_pixels, limits=limits)
-    values = stored(content, max_pixels)
+    values = stored_values(content, max_pixels)
     if values is None:
         seen = pixels
     else:
@@ -218,7 +218,7 @@ def opened(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[b
     return content, 3
 
 
-def seen_as(content: bytes | np.ndarray, limits: Limits) -> np.ndarray:
+def seen_as(content: bytes | np.ndarray, limits: ValueLimits) -> np.ndarray:
     """Decodes a picture for display, to uint8 [rows, columns, 3].
 
     Of an array with other channels it shows the first three, or the mean of two. limits: the range that is shown of
@@ -263,7 +263,7 @@ def _npy_mode(values: np.ndarray) -> str:
     return f"{channels} channel{'s' * (channels > 1)} of {values.dtype}"
 
 
-def _findings(source: Source, examined: list[SampleFacts], notes: list[str], shown: Limits) -> dict[str, Any]:
+def _findings(source: Source, examined: list[SampleFacts], notes: list[str], shown: ValueLimits) -> dict[str, Any]:
     """Builds the JSON document of the findings. notes: on the range of values; shown: the range that is shown."""
     good = [sample for sample in examined if not sample.problem]
     targets = audit_targets(source)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.check import audit_targets, seen_as, valid_unicode
-from vitrail.data.decode import BadImage, Limits
+from vitrail.data.decode import BadImage, ValueLimits
 from vitrail.data.decode_pool import BoundedDecoder
 from vitrail.data.sources import Source
 from vitrail.drawing.page import cards, page, section, table, text, thumbnail
@@ -188,7 +188,7 @@ def _span(interval: dict[str, int]) -> str:
 
 
 def _groups(
-    title: str, about: str, groups: list[tuple[str, list[dict[str, Any]]]], shown_from: tuple[Source, Limits]
+    title: str, about: str, groups: list[tuple[str, list[dict[str, Any]]]], shown_from: tuple[Source, ValueLimits]
 ) -> str:
     """Builds a section that shows groups of pictures.
 
@@ -214,7 +214,7 @@ def _groups(
     return section(title, "".join(shown) + _more(groups, _SHOWN_GROUPS), about)
 
 
-def _figure(content: bytes | np.ndarray, member: dict[str, Any], limits: Limits) -> str:
+def _figure(content: bytes | np.ndarray, member: dict[str, Any], limits: ValueLimits) -> str:
     label = "" if member["label"] is None else f"<b>{text(member['label'])}</b>, "
     caption = f"{text(member['id'])}<br>{label}{text(member['split'])}"
     try:
@@ -224,6 +224,6 @@ def _figure(content: bytes | np.ndarray, member: dict[str, Any], limits: Limits)
         return f"<figure>{caption}</figure>"
 
 
-def _shown(content: bytes | np.ndarray, limits: Limits) -> dict[str, str]:
+def _shown(content: bytes | np.ndarray, limits: ValueLimits) -> dict[str, str]:
     """Returns the HTML element of a thumbnail, in a form that a process that decodes can send."""
     return {"element": thumbnail(seen_as(content, limits))}

@@ -22,7 +22,7 @@ MAX_PIXELS = 178_956_970
 
 # The formats of Pillow that are read. EPS is left out because Pillow would run Ghostscript on it; the others left out
 # are formats that nobody trains on.
-FORMATS = (
+PILLOW_FORMATS = (
     *("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "TGA", "JPEG2000", "AVIF", "ICO", "PCX"),
     *("QOI", "SGI"),
 )
@@ -53,12 +53,12 @@ _BITS_PER_SAMPLE = 0x0102  # tag of TIFF
 Planes = tuple[Image.Image, ...]
 """A picture as Pillow images: one of mode L or RGB for 1 or 3 channels of 8 bits, else one of mode L for each channel;
 a picture of floats from 0 to 1 has one of mode F for each channel."""
-Limits = tuple[float, float] | None
+ValueLimits = tuple[float, float] | None
 """The stored values that become 0 and 1 in pictures with more than 8 bits; None to reduce these to 8 bits."""
 
 
 def decode(
-    content: bytes | np.ndarray, channels: int = 3, *, max_pixels: int = MAX_PIXELS, limits: Limits = None
+    content: bytes | np.ndarray, channels: int = 3, *, max_pixels: int = MAX_PIXELS, limits: ValueLimits = None
 ) -> np.ndarray:
     """Decodes an image to pixels [rows, columns, channels].
 
@@ -83,7 +83,7 @@ def decode_planes(
     *,
     max_pixels: int = MAX_PIXELS,
     shrink: Callable[[tuple[int, int]], int] | None = None,
-    limits: Limits = None,
+    limits: ValueLimits = None,
 ) -> Planes:
     """Decodes an image as `decode` does, but to Pillow images.
 
@@ -116,14 +116,14 @@ def decode_planes(
         raise TooCostly("does not fit into memory") from None
     except Exception as error:
         # Pillow's readers raise nearly anything (OSError, SyntaxError, struct.error, KeyError ...) on bad bytes.
-        raise BadImage(_reason(content, error)) from error
+        raise BadImage(decoding_failure(content, error)) from error
 
 
 def open_header(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Opens an image file without decoding it. Raises BadImage if its header states more than `max_pixels`."""
     if not content:
         raise BadImage("is empty (zero bytes)")
-    formats = FORMATS
+    formats = PILLOW_FORMATS
     if heif.is_heif(content):
         if not heif.readable():
             raise BadImage(f"is a HEIC picture: {heif.MISSING}")
@@ -150,7 +150,7 @@ def _reduced(image: Image.Image, shrink: Callable[[tuple[int, int]], int] | None
     return image
 
 
-def _opened(image: Image.Image, channels: int, limits: Limits) -> Planes:
+def _opened(image: Image.Image, channels: int, limits: ValueLimits) -> Planes:
     """Converts a Pillow image to Planes; if it was opened lazily, it is read from its file here."""
     try:
         return _upright(image, channels, limits)
@@ -160,7 +160,7 @@ def _opened(image: Image.Image, channels: int, limits: Limits) -> Planes:
         raise BadImage(f"cannot be decoded ({_one_line(error)})") from error
 
 
-def _upright(image: Image.Image, channels: int, limits: Limits) -> Planes:
+def _upright(image: Image.Image, channels: int, limits: ValueLimits) -> Planes:
     """Decodes a Pillow image, turns it upright and converts it to the wanted channels."""
     if limits is not None and not is_deep(image) and _stored_bits(image) > 8:
         raise BadImage("is a TIFF of 16-bit colour, of which only 8 bits can be read; save it as PNG or .npy")
@@ -264,7 +264,7 @@ def to_array(planes: Planes) -> np.ndarray:
     return np.stack([np.asarray(plane) for plane in planes], axis=2)
 
 
-def as_pixels(values: np.ndarray, channels: int, limits: Limits) -> np.ndarray:
+def as_pixels(values: np.ndarray, channels: int, limits: ValueLimits) -> np.ndarray:
     """Converts an array of stored values to pixels [rows, columns, channels], by the rules of `decode`."""
     if limits is None or not is_deep(values):
         return as_bytes(values, channels)
@@ -330,7 +330,7 @@ def load_npy(content: bytes, max_pixels: int) -> np.ndarray:
         raise BadImage(f"is not a readable .npy array ({_one_line(error)})") from error
 
 
-def _reason(content: bytes, error: Exception) -> str:
+def decoding_failure(content: bytes, error: Exception) -> str:
     """Says in plain words why Pillow cannot decode a file, as a predicate that follows its name."""
     if type(error).__name__ == "UnidentifiedImageError":
         if not content.strip(b"\0"):

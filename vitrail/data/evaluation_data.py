@@ -1,6 +1,6 @@
 """Opening data to measure a model on, and choosing a split of it that the model was not trained on, if there is one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +30,9 @@ def training_data(source: Source, config: DataConfig) -> dict[str, Any]:
     """
     rule = SplitRule(config.split_seed, config.val_fraction, config.test_fraction)
     some = config.train_size is not None or config.val_size is not None
-    full = _opened(config.source, rule, config.task) if some else source
-    return {"source": source.name, "fingerprint": full.fingerprint(), "split_rule": asdict(rule)}
+    full = _opened(config.source, rule, config.task, config.ignore) if some else source
+    facts = {"source": source.name, "fingerprint": full.fingerprint(), "split_rule": asdict(rule)}
+    return {**facts, "ignore": list(config.ignore)} if config.ignore else facts
 
 
 def open_to_measure(
@@ -41,7 +42,7 @@ def open_to_measure(
 
     If the model was trained on this source, the source is split in the way training split it. The chosen split is one
     that the data set itself has, test rather than val. If it has neither, it is all of the source or, if the model was
-    trained on it, the part that training set aside.
+    trained on it, the part that training set aside. Ids in masks that training ignored are ignored in any source.
 
     Args:
         data: The source, by name or path, or already open. An open one keeps its splits; if training split it in
@@ -54,14 +55,15 @@ def open_to_measure(
     Raises:
         UserError: If the source cannot be opened, has no such split, or the card's split rule is damaged.
     """
-    source = data if isinstance(data, Source) else open_source(data, task=task)
     facts = provenance.get("data")
     facts = facts if isinstance(facts, Mapping) else {}
+    ignore = _ignored(facts)
+    source = data if isinstance(data, Source) else open_source(data, task=task, ignore=ignore)
     same = bool(facts) and facts.get("fingerprint") == source.fingerprint()
     trained = same or _place(facts.get("source")) == _place(source.name)
     ruled = trained and _rule(facts) != SplitRule()
     if ruled and not isinstance(data, Source):
-        source = _opened(data, _rule(facts), task)
+        source = _opened(data, _rule(facts), task, ignore)
     cut = [name for name in ("test", "val") if name in source.made_splits]
     own = [name for name in ("test", "val") if name in source.splits and name not in cut]
     if split is None and own:
@@ -136,9 +138,23 @@ def _rule(facts: Mapping[str, Any]) -> SplitRule:
         raise UserError(f"the model's card names a split rule that is not understood: {dict(stated or {})}") from error
 
 
-def _opened(data: str | Path, rule: SplitRule, task: str | None) -> Source:
-    fractions = {"val_fraction": rule.val_fraction, "test_fraction": rule.test_fraction}
-    return open_source(data, split_seed=rule.seed, task=task, **fractions)
+def _ignored(facts: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the ids in masks that training ignored, by the model's card. Raises UserError if it is damaged."""
+    stated = facts.get("ignore", ())
+    if not isinstance(stated, (list, tuple)) or any(type(each) is not int or not 0 <= each < 65536 for each in stated):
+        raise UserError(f"the model's card names ids of masks that are not understood: {stated!r:.200}")
+    return tuple(stated)
+
+
+def _opened(data: str | Path, rule: SplitRule, task: str | None, ignore: Sequence[int]) -> Source:
+    return open_source(
+        data,
+        split_seed=rule.seed,
+        val_fraction=rule.val_fraction,
+        test_fraction=rule.test_fraction,
+        task=task,
+        ignore=ignore,
+    )
 
 
 def _place(name: Any) -> str:

@@ -6,10 +6,10 @@ import struct
 from PIL import Image
 
 from vitrail.data import heif
-from vitrail.data.decode import FORMATS
+from vitrail.data.decode import PILLOW_FORMATS
 from vitrail.errors import UserError
 
-_NAMES = {kind: kind.lower() for kind in FORMATS} | {"DIB": "bmp"}
+_NAMES = {kind: kind.lower() for kind in PILLOW_FORMATS} | {"DIB": "bmp"}
 """Our names by Pillow's."""
 _OTHER_NAMES = {"jpg": "jpeg", "tif": "tiff", "jp2": "jpeg2000", "heic": "heif"}
 """Names that are understood besides, and what they mean."""
@@ -37,7 +37,7 @@ def format_of(content: bytes) -> str | None:
         return "npy"
     if heif.is_heif(content):
         return "heif"
-    for kind in FORMATS:
+    for kind in PILLOW_FORMATS:
         if kind not in Image.OPEN:
             Image.init()
         _, accepts = Image.OPEN.get(kind, (None, None))

@@ -6,11 +6,11 @@ from PIL import Image
 
 from vitrail.config import Preprocessing, TransformConfig
 from vitrail.data.decode import Planes
-from vitrail.data.masks_and_boxes import Box, Matrix, Moves
-from vitrail.random_stream import Draws
+from vitrail.masks_and_boxes import Box, Matrix, Moves
+from vitrail.random_stream import RandomStream
 
 # Pillow's resampling filters by the names in Preprocessing.
-RESAMPLE = {
+_FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
     "nearest": Image.Resampling.NEAREST,
@@ -30,7 +30,7 @@ def size_of(planes: Planes) -> tuple[int, int]:
 def resize(planes: Planes, size: tuple[int, int], resample: str, box: Box | None = None) -> Planes:
     """Resizes a picture, or a box cut out of it, to a size (rows, columns). resample: a key of `RESAMPLE`."""
     rows, columns = size
-    return tuple(plane.resize((columns, rows), RESAMPLE[resample], box=box) for plane in planes)
+    return tuple(plane.resize((columns, rows), _FILTERS[resample], box=box) for plane in planes)
 
 
 def evaluation_crop(planes: Planes, preprocessing: Preprocessing, size: tuple[int, int] | None = None) -> Planes:
@@ -109,7 +109,9 @@ def evaluation_size(size: tuple[int, int], target: tuple[int, int], crop_fractio
     return max(round(rows / ratio), target[0]), max(round(columns / ratio), target[1])
 
 
-def inception_box(size: tuple[int, int], area: tuple[float, float], aspect: tuple[float, float], draws: Draws) -> Box:
+def inception_box(
+    size: tuple[int, int], area: tuple[float, float], aspect: tuple[float, float], draws: RandomStream
+) -> Box:
     """Draws a random part of a picture (Szegedy et al. 2015).
 
     Args:
@@ -163,7 +165,7 @@ def own_box(box: Box, size: tuple[int, int], actual: tuple[int, int]) -> Box:
     return box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor
 
 
-def small_affine(planes: Planes, config: TransformConfig, draws: Draws, moves: Moves = None) -> Planes:
+def small_affine(planes: Planes, config: TransformConfig, draws: RandomStream, moves: Moves = None) -> Planes:
     """Rotates a picture about its centre, shifts and scales it, all at random and in one step.
 
     Args:
@@ -204,5 +206,5 @@ def affine(planes: Planes, matrix: Matrix, resample: str, fill: tuple[int, ...],
         else:
             colour = fill[number] if len(fill) > number else fill[0]
             colour = colour / 255 if plane.mode == "F" else colour
-        result.append(plane.transform(plane.size, Image.Transform.AFFINE, matrix, RESAMPLE[resample], fillcolor=colour))
+        result.append(plane.transform(plane.size, Image.Transform.AFFINE, matrix, _FILTERS[resample], fillcolor=colour))
     return tuple(result)

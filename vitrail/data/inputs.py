@@ -63,7 +63,7 @@ class Prepared:
         self.values = array.astype(np.float32, copy=False)
 
 
-Content = bytes | np.ndarray | Image.Image | Prepared
+PictureContent = bytes | np.ndarray | Image.Image | Prepared
 """A picture that is not decoded yet: the bytes of an image file, pixels [rows, columns, channels] or [rows, columns], a
 Pillow image, or prepared values."""
 
@@ -74,7 +74,7 @@ class Input:
 
     path: str | None
     """Its path, "ARCHIVE::MEMBER" in an archive; None for a picture in memory."""
-    read: Callable[[], Content]
+    read: Callable[[], PictureContent]
     """Reads it, or raises BadImage. It is called in the thread that decodes."""
 
 
@@ -359,7 +359,7 @@ def _member(archive: str, name: str, claimed: int, read: Callable[[], bytes]) ->
 def _broken(path: str, reason: str) -> Input:
     """Returns an Input that raises BadImage with this reason when it is read."""
 
-    def read() -> Content:
+    def read() -> PictureContent:
         raise BadImage(reason)
 
     return Input(path, read)

@@ -25,8 +25,10 @@ from vitrail.data.sources import Split
 from vitrail.data.transforms import EvaluationTransform, TrainingTransform
 from vitrail.environment import available_processors
 from vitrail.errors import UserError
-from vitrail.random_stream import Draws
+from vitrail.masks_and_boxes import Frame
+from vitrail.random_stream import RandomStream
 from vitrail.tasks import task
+from vitrail.tasks.base import Annotation
 
 _CHUNK = 8
 """The number of encoded images that a worker decodes at a time, small so that all workers share the work on a batch."""
@@ -62,6 +64,9 @@ class Batch:
     """The position in the stream after this batch, at which a resumed stream has to start."""
     views: list[torch.Tensor] = field(default_factory=list)
     """Further views of the same samples if the loader makes any, each like `images` but perhaps of another size."""
+    annotations: list[Annotation] = field(default_factory=list)
+    """In evaluation, for tasks whose right answers lie in pixels: the answers in the pictures' own pixels. `targets`
+    has them in the pixels of `images`."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -71,14 +76,15 @@ class Batch:
         soft = None if self.soft is None else self.soft[start:stop]
         views = [view[start:stop] for view in self.views]
         images, targets, ids = self.images[start:stop], self.targets[start:stop], self.ids[start:stop]
-        return Batch(images, targets, ids, soft, self.bad, self.position, views)
+        annotations = self.annotations[start:stop]
+        return Batch(images, targets, ids, soft, self.bad, self.position, views, annotations)
 
     def to(self, device: torch.device) -> "Batch":
         """Returns the batch with its tensors on a device."""
         soft = None if self.soft is None else self.soft.to(device, non_blocking=True)
         views = [view.to(device, non_blocking=True) for view in self.views]
         images, targets = (tensor.to(device, non_blocking=True) for tensor in (self.images, self.targets))
-        return Batch(images, targets, self.ids, soft, self.bad, self.position, views)
+        return Batch(images, targets, self.ids, soft, self.bad, self.position, views, self.annotations)
 
 
 @dataclass
@@ -93,6 +99,10 @@ class _Raw:
     """The samples that could not be read."""
     views: list[np.ndarray] = field(default_factory=list)
     """For each further view its pixels, like `pixels`."""
+    moved: list[np.ndarray] = field(default_factory=list)
+    """The right answers in the pixels of the model's input, for tasks whose answers lie in pixels."""
+    annotations: list[Annotation] = field(default_factory=list)
+    """The same in the pictures' own pixels; only for evaluation."""
 
 
 class TrainingLoader:
@@ -161,6 +171,7 @@ class TrainingLoader:
         self._order = create_order(split, seed, config.repeats, shuffle, shuffle_buffer)
         self._prepared: int | None = None
         self._normalise = Normaliser(preprocessing, self.device)
+        self._in_pixels = task(split.task).target.in_pixels
 
     def __iter__(self) -> Iterator[Batch]:
         starts = _count(self.position, self.batch_size * self.world_size)
@@ -200,18 +211,23 @@ class TrainingLoader:
         If it cannot be read, substitutes are drawn until one can be.
         """
         epoch, index, repeat = self._order.at(slot)
-        substitutes = Draws("substitute", self.seed, slot)
+        substitutes = RandomStream("substitute", self.seed, slot)
         for _ in range(_ATTEMPTS):
             name = self.split.ids[index]
             try:
                 # A substitute's key has the slot in it, so that it is augmented otherwise than at its own position.
-                draws = Draws("sample", self.seed, epoch, repeat, name)
+                draws = RandomStream("sample", self.seed, epoch, repeat, name)
                 content = self.split.read(index)
                 if self.views:
                     content = self.transform.decoded(content)  # decode once for all views
-                raw.pixels[row] = self.transform(content, draws)
+                if self._in_pixels:
+                    answer = self.split.annotation(index)
+                    raw.pixels[row], frame = self.transform.with_frame(content, draws)
+                    raw.moved.append(_moved(self.split, answer, frame))
+                else:
+                    raw.pixels[row] = self.transform(content, draws)
                 for number, view in enumerate(self.views):
-                    raw.views[number][row] = view(content, Draws("view", number, self.seed, epoch, repeat, name))
+                    raw.views[number][row] = view(content, RandomStream("view", number, self.seed, epoch, repeat, name))
                 return index
             except BadImage as error:
                 raw.bad.append(BadSample(name, str(error)))
@@ -225,7 +241,7 @@ class TrainingLoader:
         """Normalises and mixes the samples of the global batch that begins at `start`."""
         check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
         images = self._normalise(raw.pixels)
-        targets = collated(self.split, raw.indices, self.device)
+        targets = collated(self.split, raw.indices, self.device, raw.moved)
         soft = None
         if needs_soft_targets(self.config):
             head = task(self.split.task).head
@@ -279,6 +295,7 @@ class EvaluationLoader:
         """The samples that could not be read: reason by id."""
         self._mine = list(range(rank, len(split), world_size))
         self._normalise = Normaliser(preprocessing, self.device)
+        self._in_pixels = task(split.task).target.in_pixels
 
     def __len__(self) -> int:
         """Returns the number of batches."""
@@ -290,10 +307,11 @@ class EvaluationLoader:
         chunk = self.batch_size if self.split.in_memory else _CHUNK
         for start, raw in _prepare(starts, self._slots, self._load, self.workers, chunk):
             check_bad(self.bad, raw.bad, len(self.split), self.max_bad)
-            targets = collated(self.split, raw.indices, self.device)
+            targets = collated(self.split, raw.indices, self.device, raw.moved)
             names = [self.split.ids[index] for index in raw.indices]
             position = min(start + self.batch_size, len(self._mine))
-            yield Batch(self._normalise(raw.pixels), targets, names, None, raw.bad, position)
+            images = self._normalise(raw.pixels)
+            yield Batch(images, targets, names, None, raw.bad, position, annotations=raw.annotations)
 
     def _slots(self, start: int) -> list[int]:
         """Returns the indices of the samples of the batch that begins at `start`."""
@@ -305,7 +323,14 @@ class EvaluationLoader:
         raw = _Raw(np.empty((len(indices), rows, columns, self.transform.channels), self.transform.dtype), [], [])
         for index in indices:
             try:
-                raw.pixels[len(raw.indices)] = self.transform(self.split.read(index))
+                row, content = len(raw.indices), self.split.read(index)
+                if self._in_pixels:
+                    answer = self.split.annotation(index)
+                    raw.pixels[row], frame = self.transform.with_frame(content)
+                    raw.moved.append(_moved(self.split, answer, frame))
+                    raw.annotations.append(Annotation(answer, frame))
+                else:
+                    raw.pixels[row] = self.transform(content)
                 raw.indices.append(index)
             except BadImage as error:
                 raw.bad.append(BadSample(self.split.ids[index], str(error)))
@@ -313,9 +338,14 @@ class EvaluationLoader:
         return raw
 
 
-def collated(split: Split, indices: list[int], device: torch.device) -> torch.Tensor:
-    """Collates the targets of some samples of a split as its task does, as a tensor [samples, ...] on a device."""
-    targets = torch.from_numpy(task(split.task).target.collate(split.targets[indices]))
+def collated(split: Split, indices: list[int], device: torch.device, moved: Sequence[np.ndarray] = ()) -> torch.Tensor:
+    """Collates the targets of some samples of a split as its task does, as a tensor [samples, ...] on a device.
+
+    moved: the right answers in the pixels of the model's input, for tasks whose answers lie in pixels.
+    """
+    targets = torch.from_numpy(
+        np.stack(moved) if len(moved) else task(split.task).target.collate(split.targets[indices])
+    )
     # Apple's GPUs have no double precision.
     return (targets.float() if device.type == "mps" and targets.dtype == torch.float64 else targets).to(device)
 
@@ -359,6 +389,14 @@ def check_bad(bad: dict[str, str], found: list[BadSample], count: int, max_bad: 
             f"{len(bad)} of {count} images cannot be used, more than --data.max-bad {max_bad:.3g} allows: {shown}. "
             "Repair or remove them (vitrail data check lists them all), or raise --data.max-bad"
         )
+
+
+def _moved(split: Split, answer: np.ndarray | None, frame: Frame) -> np.ndarray:
+    """Moves a right answer in pixels as its picture was moved. Raises BadImage if it does not fit the picture."""
+    try:
+        return task(split.task).target.moved(answer, frame)
+    except ValueError as error:
+        raise BadImage(str(error)) from error
 
 
 def loader_workers(split: Split) -> int:
@@ -420,4 +458,6 @@ def _gather(start: int, futures: list[Future[_Raw]]) -> tuple[int, _Raw]:
         [index for part in parts for index in part.indices],
         [sample for part in parts for sample in part.bad],
         [np.concatenate(views) for views in zip(*(part.views for part in parts), strict=True)],
+        [each for part in parts for each in part.moved],
+        [each for part in parts for each in part.annotations],
     )

@@ -3,7 +3,7 @@
 import torch
 
 from vitrail.config import TransformConfig
-from vitrail.random_stream import Draws, permutation
+from vitrail.random_stream import RandomStream, permutation
 
 
 def needs_soft_targets(config: TransformConfig) -> bool:
@@ -25,7 +25,7 @@ def mix(
     Returns:
         The images and the targets.
     """
-    draws = Draws("mix", *key)
+    draws = RandomStream("mix", *key)
     mixed, use_cutmix = draws.chance(config.mix_probability), draws.chance(0.5)
     if not (config.mixup or config.cutmix) or not mixed or len(images) < 2:
         return images, targets
@@ -44,7 +44,7 @@ def mix(
     return images, keep * targets + (1 - keep) * targets[partners]
 
 
-def cut_box(rows: int, columns: int, keep: float, draws: Draws) -> tuple[int, int, int, int]:
+def cut_box(rows: int, columns: int, keep: float, draws: RandomStream) -> tuple[int, int, int, int]:
     """Draws (top, bottom, left, right) of a rectangle around a random point, clipped at the border.
 
     keep: the fraction of the picture's area that is outside the rectangle, unless it is clipped.

@@ -1,6 +1,7 @@
 """Preparing pictures for a model: reading, transforming and normalising them, alike for predict, embed and inspect."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -10,6 +11,18 @@ from vitrail.data.bad_image import BadImage, OutsideUnits
 from vitrail.data.decode_pool import BoundedDecoder, DecodeLimits
 from vitrail.data.inputs import Input, Prepared
 from vitrail.data.transforms import EvaluationTransform
+from vitrail.masks_and_boxes import Frame
+
+
+class PreparedBatch(NamedTuple):
+    """A batch of pictures, ready for a model."""
+
+    images: np.ndarray
+    """Those that can be read, float32 [pictures, channels, rows, columns]."""
+    errors: list[str | None]
+    """For each input the reason why it cannot be read, or None."""
+    frames: list[Frame | None]
+    """For each input the map between the picture and the model's input; None if it cannot be read."""
 
 
 class Preparation:
@@ -21,15 +34,11 @@ class Preparation:
         self._decoder = BoundedDecoder(limits)
         self.normalise = ArrayNormaliser(preprocessing)
 
-    def __call__(self, batch: Sequence[Input]) -> tuple[np.ndarray, list[str | None]]:
-        """Prepares a batch of pictures.
-
-        Returns:
-            The pictures that can be read, float32 [pictures, channels, rows, columns]; and for each input of the batch
-            the reason why it cannot be read, or None.
-        """
+    def __call__(self, batch: Sequence[Input]) -> PreparedBatch:
+        """Prepares a batch of pictures."""
         pixels = np.empty((len(batch), *self._shape), self._transform.dtype)
         errors: list[str | None] = []
+        frames: list[Frame | None] = []
         ready: dict[int, np.ndarray] = {}
         good = 0
         for picture in batch:
@@ -37,26 +46,35 @@ class Preparation:
                 content = picture.read()
                 if isinstance(content, Prepared):
                     ready[good], pixels[good] = self._fitting(content), 0
+                    frame = Frame.of(self._shape[:2], self._shape[:2])
                 else:
-                    pixels[good] = self.pixels(content)
+                    pixels[good], frame = self.framed(content)
                 good += 1
                 errors.append(None)
+                frames.append(frame)
             except BadImage as error:
                 errors.append(str(error))
+                frames.append(None)
             except MemoryError:
                 errors.append("does not fit into memory")
+                frames.append(None)
         images = self.normalise(pixels[:good])
         for row, values in ready.items():
             images[row] = values
-        return images, errors
+        return PreparedBatch(images, errors, frames)
 
     def pixels(self, content: bytes | np.ndarray | Image.Image) -> np.ndarray:
         """Decodes, resizes and crops a picture to what the model sees, before it is normalised.
 
         Returns uint8 or float32 from 0 to 1, [rows, columns, channels]. Raises BadImage if it cannot be decoded.
         """
+        return self.framed(content)[0]
+
+    def framed(self, content: bytes | np.ndarray | Image.Image) -> tuple[np.ndarray, Frame]:
+        """Returns the pixels, as `pixels` does, and the map between the picture and these pixels."""
         try:
-            return self._decoder(self._transform, content)
+            found: dict[str, Any] = self._decoder(self._transform.with_size, content)
+            return found["pixels"], self._transform.frame((found["rows"], found["columns"]))
         except OutsideUnits as error:
             if not isinstance(content, np.ndarray):
                 raise

@@ -16,27 +16,31 @@ from vitrail.config import TransformConfig
 from vitrail.data import float_operations as floats
 from vitrail.data.decode import Planes, from_array, to_array
 from vitrail.data.geometry import affine, size_of
-from vitrail.data.masks_and_boxes import Matrix, Moves
-from vitrail.random_stream import Draws
+from vitrail.masks_and_boxes import Matrix, Moves
+from vitrail.random_stream import RandomStream
 
 _Fill = tuple[int, ...]
 """The value of empty pixels, 0 to 255, for all channels or for each."""
 _Enhancer = Callable[[Image.Image], ImageEnhance._Enhance]
-_Operation = Callable[[Planes, float, Draws, _Fill], Planes]
+_Operation = Callable[[Planes, float, RandomStream, _Fill], Planes]
 """Changes a picture with a strength from 0 to 1."""
 
 
 class _Move:
     """An operation that moves a picture. `draw` returns its matrix for a size (rows, columns) and a strength."""
 
-    def __init__(self, draw: Callable[[tuple[int, int], float, Draws], Matrix]) -> None:
+    def __init__(self, draw: Callable[[tuple[int, int], float, RandomStream], Matrix]) -> None:
         self.draw = draw
 
-    def __call__(self, planes: Planes, strength: float, draws: Draws, fill: _Fill, moves: Moves = None) -> Planes:
+    def __call__(
+        self, planes: Planes, strength: float, draws: RandomStream, fill: _Fill, moves: Moves = None
+    ) -> Planes:
         return affine(planes, self.draw(size_of(planes), strength, draws), "bicubic", fill, moves)
 
 
-def randaugment(planes: Planes, config: TransformConfig, draws: Draws, fill: _Fill, moves: Moves = None) -> Planes:
+def randaugment(
+    planes: Planes, config: TransformConfig, draws: RandomStream, fill: _Fill, moves: Moves = None
+) -> Planes:
     """Applies a number of random operations, each with a random strength around the configured one.
 
     Args:
@@ -59,7 +63,7 @@ def randaugment(planes: Planes, config: TransformConfig, draws: Draws, fill: _Fi
     return planes
 
 
-def colour_jitter(planes: Planes, jitter: float, draws: Draws) -> Planes:
+def colour_jitter(planes: Planes, jitter: float, draws: RandomStream) -> Planes:
     """Changes brightness, then contrast, then saturation by random factors between 1 - `jitter` and 1 + `jitter`."""
     for enhancer in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
         planes = _enhanced(planes, enhancer, draws.uniform(1 - jitter, 1 + jitter))
@@ -98,7 +102,7 @@ def _applied(
     return tuple(of_bytes(plane) for plane in planes)
 
 
-def _signed(value: float, draws: Draws) -> float:
+def _signed(value: float, draws: RandomStream) -> float:
     """Returns the value or its negative, with equal probability."""
     return -value if draws.chance(0.5) else value
 
@@ -111,13 +115,13 @@ def _plain(of_bytes: Callable[[Image.Image], Image.Image], of_floats: Callable[[
 def _enhance(enhancer: _Enhancer) -> _Operation:
     """Makes an operation of one of Pillow's enhancers, with a factor of up to 1.9 or down to 0.1."""
 
-    def apply(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
+    def apply(planes: Planes, strength: float, draws: RandomStream, fill: _Fill) -> Planes:
         return _enhanced(planes, enhancer, 1.0 + _signed(0.9 * strength, draws))
 
     return apply
 
 
-def _rotate(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+def _rotate(size: tuple[int, int], strength: float, draws: RandomStream) -> Matrix:
     angle = math.radians(_signed(30.0 * strength, draws))
     rows, columns = size
     cosine, sine = math.cos(angle), math.sin(angle)
@@ -126,23 +130,23 @@ def _rotate(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
     return cosine, sine, start_x, -sine, cosine, start_y
 
 
-def _shear_x(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+def _shear_x(size: tuple[int, int], strength: float, draws: RandomStream) -> Matrix:
     return 1, _signed(0.3 * strength, draws), 0, 0, 1, 0
 
 
-def _shear_y(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+def _shear_y(size: tuple[int, int], strength: float, draws: RandomStream) -> Matrix:
     return 1, 0, 0, _signed(0.3 * strength, draws), 1, 0
 
 
-def _translate_x(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+def _translate_x(size: tuple[int, int], strength: float, draws: RandomStream) -> Matrix:
     return 1, 0, _signed(0.45 * strength, draws) * size[1], 0, 1, 0
 
 
-def _translate_y(size: tuple[int, int], strength: float, draws: Draws) -> Matrix:
+def _translate_y(size: tuple[int, int], strength: float, draws: RandomStream) -> Matrix:
     return 1, 0, 0, 0, 1, _signed(0.45 * strength, draws) * size[0]
 
 
-def _posterize(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
+def _posterize(planes: Planes, strength: float, draws: RandomStream, fill: _Fill) -> Planes:
     # Strength 0 keeps all 8 bits, any other begins at 4 bits; 1 bit is the least, since 0 bits would be black.
     bits = max(8 if strength == 0 else 4 - int(4 * strength), 1)
     return _applied(
@@ -150,14 +154,14 @@ def _posterize(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Pl
     )
 
 
-def _solarize(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
+def _solarize(planes: Planes, strength: float, draws: RandomStream, fill: _Fill) -> Planes:
     threshold = 256 - int(256 * strength)
     return _applied(
         planes, lambda plane: ImageOps.solarize(plane, threshold), lambda pixels: floats.solarize(pixels, threshold)
     )
 
 
-def _solarize_add(planes: Planes, strength: float, draws: Draws, fill: _Fill) -> Planes:
+def _solarize_add(planes: Planes, strength: float, draws: RandomStream, fill: _Fill) -> Planes:
     added = int(110 * strength)
     table = [min(value + added, 255) if value < 128 else value for value in range(256)]
     return _applied(

@@ -7,6 +7,8 @@ A transform is a pure function of the content and the random numbers, so it does
 is applied. Normalising comes later, for a whole batch at once (`loader.py`).
 """
 
+from typing import Any
+
 import numpy as np
 from PIL import Image
 
@@ -24,11 +26,11 @@ from vitrail.data.geometry import (
     size_of,
     small_affine,
 )
-from vitrail.data.masks_and_boxes import Box, Frame, Matrix, Moves, mirror, translation, upside_down
 from vitrail.data.randaugment import colour_jitter, randaugment
-from vitrail.random_stream import Draws
+from vitrail.masks_and_boxes import Box, Frame, Matrix, Moves, mirror, translation, upside_down
+from vitrail.random_stream import RandomStream
 
-Content = bytes | np.ndarray | Image.Image | Planes
+TransformInput = bytes | np.ndarray | Image.Image | Planes
 """What a transform takes: an encoded image, an array of stored values, a Pillow image, or planes decoded already."""
 _Part = tuple[tuple[int, int], Box | None]
 """The size of a picture, and the box of it that was resized to the input; None for all of it."""
@@ -48,17 +50,25 @@ class EvaluationTransform:
         self.dtype = pixel_type(preprocessing)
         self.max_pixels = max_pixels
 
-    def __call__(self, content: Content, draws: Draws | None = None) -> np.ndarray:
+    def __call__(self, content: TransformInput, draws: RandomStream | None = None) -> np.ndarray:
         pixels, _ = self.cropped(content)
         return pixels if self.limits is None else as_units(pixels)
 
-    def with_frame(self, content: Content, draws: Draws | None = None) -> tuple[np.ndarray, Frame]:
+    def with_frame(self, content: TransformInput, draws: RandomStream | None = None) -> tuple[np.ndarray, Frame]:
         """Returns the pixels, as calling the transform does, and the map between the picture and these pixels."""
         pixels, size = self.cropped(content)
-        frame = Frame.of(size, self.preprocessing.rows_columns, evaluation_box(size, self.preprocessing))
-        return pixels if self.limits is None else as_units(pixels), frame
+        return pixels if self.limits is None else as_units(pixels), self.frame(size)
 
-    def cropped(self, content: Content) -> tuple[np.ndarray, tuple[int, int]]:
+    def with_size(self, content: TransformInput) -> dict[str, Any]:
+        """Returns the pixels and the picture's own size, as a process that decodes can send them."""
+        pixels, (rows, columns) = self.cropped(content)
+        return {"pixels": pixels if self.limits is None else as_units(pixels), "rows": rows, "columns": columns}
+
+    def frame(self, size: tuple[int, int]) -> Frame:
+        """Returns the map between a picture of this size (rows, columns) and the pixels that are made of it."""
+        return Frame.of(size, self.preprocessing.rows_columns, evaluation_box(size, self.preprocessing))
+
+    def cropped(self, content: TransformInput) -> tuple[np.ndarray, tuple[int, int]]:
         """Returns the pixels before they are converted to floats, and the picture's own size (rows, columns).
 
         They are uint8, or float32 from 0 to 1 if the picture has more than 8 bits and the preprocessing a range.
@@ -96,18 +106,18 @@ class TrainingTransform:
         self._evaluation = EvaluationTransform(preprocessing, max_pixels=max_pixels)
         self._affine = bool(config.rotate or config.translate or config.scale)
 
-    def __call__(self, content: Content, draws: Draws) -> np.ndarray:
+    def __call__(self, content: TransformInput, draws: RandomStream) -> np.ndarray:
         pixels, _ = self._cropped(content, draws)
         return self._augmented(pixels, draws)
 
-    def with_frame(self, content: Content, draws: Draws) -> tuple[np.ndarray, Frame]:
+    def with_frame(self, content: TransformInput, draws: RandomStream) -> tuple[np.ndarray, Frame]:
         """Returns the pixels, as calling the transform does, and the map between the picture and these pixels."""
         moves: list[Matrix] = []
         pixels, (size, box) = self._cropped(content, draws)
         pixels = self._augmented(pixels, draws, moves)
         return pixels, Frame.of(size, self.image_size, box).then(*moves)
 
-    def _augmented(self, pixels: np.ndarray | Planes, draws: Draws, moves: Moves = None) -> np.ndarray:
+    def _augmented(self, pixels: np.ndarray | Planes, draws: RandomStream, moves: Moves = None) -> np.ndarray:
         """Applies every step after the crop. moves: the list to which the matrices of moves are appended."""
         config = self.config
         if self._affine or config.randaugment_layers or config.colour_jitter:
@@ -134,7 +144,7 @@ class TrainingTransform:
             pixels = erase(pixels, config.erase_area, self._mean if config.erase_fill == "mean" else None, draws)
         return pixels if self.limits is None else as_units(pixels)
 
-    def decoded(self, content: Content) -> np.ndarray | Planes:
+    def decoded(self, content: TransformInput) -> np.ndarray | Planes:
         """Decodes content once, to be given to several transforms.
 
         Returns pixels if they are uint8. Floats are returned as planes, since an array of floats would be taken for
@@ -146,7 +156,7 @@ class TrainingTransform:
             pixels = to_array(decode_planes(content, self.channels, max_pixels=self.max_pixels, limits=self.limits))
         return pixels if pixels.dtype == np.uint8 else from_array(pixels)
 
-    def _cropped(self, content: Content, draws: Draws) -> tuple[np.ndarray | Planes, _Part]:
+    def _cropped(self, content: TransformInput, draws: RandomStream) -> tuple[np.ndarray | Planes, _Part]:
         """Crops the picture and resizes it to the image size; returns it with the part that was taken.
 
         It is returned as an array if nothing had to be resized, which is faster, else as planes.
@@ -164,7 +174,7 @@ class TrainingTransform:
         planes = decode_planes(content, self.channels, max_pixels=self.max_pixels, limits=self.limits)
         return resize(planes, self.image_size, self.config.resample), (size_of(planes), None)
 
-    def _inception(self, content: Content, draws: Draws) -> tuple[Planes, _Part]:
+    def _inception(self, content: TransformInput, draws: RandomStream) -> tuple[Planes, _Part]:
         """Takes a random part of the picture, which is drawn before decoding so that a JPEG can be reduced."""
         drawn: list[tuple[tuple[int, int], Box]] = []
 
@@ -186,7 +196,7 @@ def pixel_type(preprocessing: Preprocessing) -> type[np.generic]:
     return np.uint8 if preprocessing.range is None else np.float32
 
 
-def shift(pixels: np.ndarray, padding: int, fill: int, draws: Draws, moves: Moves = None) -> np.ndarray:
+def shift(pixels: np.ndarray, padding: int, fill: int, draws: RandomStream, moves: Moves = None) -> np.ndarray:
     """Shifts pixels at random by up to `padding` along each axis, as if padded on every side and cropped to the old
     size.
 
@@ -204,7 +214,9 @@ def shift(pixels: np.ndarray, padding: int, fill: int, draws: Draws, moves: Move
     return moved
 
 
-def erase(pixels: np.ndarray, area: tuple[float, float], fill: tuple[int, ...] | None, draws: Draws) -> np.ndarray:
+def erase(
+    pixels: np.ndarray, area: tuple[float, float], fill: tuple[int, ...] | None, draws: RandomStream
+) -> np.ndarray:
     """Overwrites a random rectangle of the pixels (Zhong et al. 2020).
 
     Args:

@@ -9,14 +9,14 @@ import numpy as np
 from vitrail.config.data import AUTO, Percentiles, parsed_range
 from vitrail.data.bad_image import BadImage
 from vitrail.data.bit_depth import deep_colour, is_deep, is_deep_colour
-from vitrail.data.decode import MAX_PIXELS, Limits, load_npy, open_header
+from vitrail.data.decode import MAX_PIXELS, ValueLimits, load_npy, open_header
 from vitrail.data.decode_pool import BoundedDecoder
 from vitrail.data.pillow_limit import allow_pixels
 from vitrail.data.sources import Split
 from vitrail.errors import UserError
 from vitrail.random_stream import permutation
 
-SAMPLES = 128
+_SAMPLES = 128
 """The number of pictures that are measured."""
 _VALUES = 4096
 """The number of values, about, that are taken from each of them."""
@@ -40,7 +40,7 @@ class RangeSample:
     """True if all these pictures hold integers."""
 
     @property
-    def type_limits(self) -> Limits:
+    def type_limits(self) -> ValueLimits:
         """Returns the range from which such values are reduced to 8 bits; None if each picture is scaled by its own
         lowest and highest value."""
         if not len(self.values) or self.values.min() < 0:
@@ -64,7 +64,7 @@ def measure_range(split: Split, max_pixels: int = MAX_PIXELS, decoder: BoundedDe
     decoder = decoder or BoundedDecoder()
     found, n, whole = [np.empty(0)], 0, True
     order = np.arange(len(split)) if split.remote else permutation(len(split), "range")
-    for index in () if split.in_memory else np.sort(order[:SAMPLES]).tolist():
+    for index in () if split.in_memory else np.sort(order[:_SAMPLES]).tolist():
         try:
             values = decoder(partial(_some_stored, max_pixels=max_pixels), split.read(index))
         except BadImage:
@@ -78,7 +78,7 @@ def measure_range(split: Split, max_pixels: int = MAX_PIXELS, decoder: BoundedDe
 
 def _some_stored(content: bytes | np.ndarray, max_pixels: int) -> np.ndarray:
     """Returns about `_VALUES` of a picture's stored values; an empty array for a picture of 8 bits a channel."""
-    values = stored(content, max_pixels)
+    values = stored_values(content, max_pixels)
     if values is None:
         return np.empty(0)
     if not np.isfinite(values).all():
@@ -87,7 +87,7 @@ def _some_stored(content: bytes | np.ndarray, max_pixels: int) -> np.ndarray:
     return values.reshape(-1)[:: values.size // _VALUES | 1]
 
 
-def stored(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> np.ndarray | None:
+def stored_values(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> np.ndarray | None:
     """Reads the stored values of a picture with more than 8 bits a channel, not turned upright by EXIF data.
 
     Returns None for pictures of 8 bits. Raises BadImage if it cannot be decoded.
@@ -108,7 +108,7 @@ def stored(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> np.ndar
         raise BadImage(f"cannot be decoded ({error})") from error
 
 
-def resolved(asked: str | None, own: Limits, split: Split, max_pixels: int = MAX_PIXELS) -> Limits:
+def resolved(asked: str | None, own: ValueLimits, split: Split, max_pixels: int = MAX_PIXELS) -> ValueLimits:
     """Resolves the value of --data.range to stored values.
 
     Args:
@@ -137,7 +137,7 @@ def resolved(asked: str | None, own: Limits, split: Split, max_pixels: int = MAX
     return low, high
 
 
-def range_notes(measured: RangeSample, limits: Limits) -> list[str]:
+def range_notes(measured: RangeSample, limits: ValueLimits) -> list[str]:
     """Returns a note if the range does not fit the pictures: all have 8 bits, many values are outside, or the pictures
     use only a little of it. limits: the range that is set; None for that of the pictures' type."""
     if not measured.deep:

@@ -17,7 +17,8 @@ class Features:
 
     ids: list[str]
     values: Tensor
-    """float32 [n, width], on the CPU: what the model's head is given."""
+    """float32 [n, width], or [n, patches, width] for a head that reads every patch, on the CPU: what the head is
+    given."""
     targets: Tensor
     """[n, ...] as batches have them; classes are int64 [n], -1 for no label."""
     skipped: int
@@ -53,7 +54,7 @@ def extract(model: Model, loader: Iterable[Batch], device: torch.device) -> Feat
             skipped += len(batch.bad)
             if len(batch):
                 ids += batch.ids
-                values.append(model.features(batch.images.to(device)).float().cpu())
+                values.append(model.head_input(batch.images.to(device)).float().cpu())
                 targets.append(batch.targets.cpu())
     finally:
         model.train(before)

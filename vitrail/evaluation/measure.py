@@ -22,7 +22,7 @@ def measure(model: nn.Module, batches: Iterable[Batch], meter: _Meter, device: t
         for batch in batches:
             meter.skipped += len(batch.bad)
             if len(batch):
-                meter.add(batch.ids, batch.targets, model(batch.images.to(device)))
+                meter.add(batch.ids, batch.targets, model(batch.images.to(device)), batch.annotations)
     finally:
         model.train(before)
     return meter

@@ -20,11 +20,14 @@ from vitrail.evaluation.few_shot import draw_shots
 from vitrail.models.build import Model
 from vitrail.random_stream import permutation
 from vitrail.tasks import task
+from vitrail.tasks.base import FeatureSet
 from vitrail.tasks.classification import top1
 from vitrail.tasks.classification.closed_form import leave_one_out_scores, signs
 
 SAMPLES = 256
 """About how many images are tried: four of each class, of at most a quarter as many classes."""
+_PICTURES = 32
+"""About how many images are tried where each has many parts with a class, such as patches of a mask."""
 LEAST = 4
 """A class must have at least this many images: of fewer none can be left out and still be learned."""
 CHANCE = 0.01
@@ -34,11 +37,11 @@ FLIPS = 10_000
 
 Outcome = tuple[Tensor, Tensor]
 """For each image: whether the answer was right, and how far off it was."""
-Judge = Callable[[EvaluationLoader], Outcome]
+LoaderJudge = Callable[[EvaluationLoader], Outcome]
 """Measures how well a model does on images as a loader prepares them."""
 
 
-def by_features(model: Model, device: torch.device) -> Judge:
+def by_features(model: Model, device: torch.device) -> LoaderJudge:
     """Makes a judge for a model without a head: a ridge on its features classifies each image after learning from all
     others."""
 
@@ -46,18 +49,34 @@ def by_features(model: Model, device: torch.device) -> Judge:
         found = extract(model, counted(loader, "trying a preprocessing", len(loader.split), after=1.0), device)
         if not len(found):
             return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=torch.float64)
-        strata = task(loader.split.task).target.strata(found.targets.numpy())
-        _, labels = torch.from_numpy(strata).unique(return_inverse=True)
-        classes = int(labels.max()) + 1
-        outcomes = []
-        for _, scores, own in leave_one_out_scores(found.values, labels, classes):
-            outcomes.append((top1.right(scores, own), (scores - signs(own, classes)).square().mean(dim=1)))
-        return min(outcomes, key=lambda outcome: float(outcome[1].mean()))
+        asked = task(loader.split.task)
+        parts = asked.head.examples(FeatureSet(found.values, found.targets))
+        if parts is None:
+            return _ridge_outcome(found.values, torch.from_numpy(asked.target.strata(found.targets.numpy())))
+        right, errors = _ridge_outcome(parts.features, parts.labels)
+        if len(right) < len(parts.owners):  # of very many parts only some were judged
+            return right, errors
+        mine = [parts.owners == owner for owner in parts.owners.unique()]
+        return (
+            torch.stack([right[each].double().mean() for each in mine]),
+            torch.stack([errors[each].mean() for each in mine]),
+        )
 
     return judge
 
 
-def by_head(model: Model, mapping: np.ndarray | None, device: torch.device) -> Judge:
+def _ridge_outcome(features: Tensor, groups: Tensor) -> Outcome:
+    """Judges each example by a ridge that learns from all others, with the strength that does best. groups: what each
+    is an example of, any integers."""
+    _, labels = groups.unique(return_inverse=True)
+    classes = int(labels.max()) + 1
+    outcomes = []
+    for _, scores, own in leave_one_out_scores(features, labels, classes):
+        outcomes.append((top1.right(scores, own), (scores - signs(own, classes)).square().mean(dim=1)))
+    return min(outcomes, key=lambda outcome: float(outcome[1].mean()))
+
+
+def by_head(model: Model, mapping: np.ndarray | None, device: torch.device) -> LoaderJudge:
     """Makes a judge for a model with a head. mapping: the model's class for each class of the source; None: the
     same."""
 
@@ -85,8 +104,10 @@ def sample(training: Split, few_of_each: bool = True) -> Split:
     """
     labels = torch.from_numpy(np.asarray(training.strata))
     known = (labels >= 0).nonzero()[:, 0]
-    if not few_of_each:
-        return training.subset(known[torch.from_numpy(permutation(len(known), "tried", 0)[:SAMPLES].copy())].numpy())
+    in_pixels = task(training.task).target.in_pixels
+    if in_pixels or not few_of_each:
+        most = _PICTURES if in_pixels else SAMPLES
+        return training.subset(known[torch.from_numpy(permutation(len(known), "tried", 0)[:most].copy())].numpy())
     counts = labels[known].bincount()
     classes = (counts >= LEAST).nonzero()[:, 0]
     classes = classes[torch.from_numpy(permutation(len(classes), "tried", 0)[: SAMPLES // LEAST].copy())]
@@ -97,7 +118,7 @@ def sample(training: Split, few_of_each: bool = True) -> Split:
 
 
 def choose_normalisation(
-    own: Preprocessing, images: Split, judge: Judge, workers: int | None = None
+    own: Preprocessing, images: Split, judge: LoaderJudge, workers: int | None = None
 ) -> tuple[Preprocessing, str]:
     """Chooses between the two usual preprocessings, which differ in mean and deviation.
 
@@ -120,14 +141,14 @@ def choose_normalisation(
     better = own if float(mine.mean()) <= float(theirs.mean()) else other
     worse = other if better == own else own
     beyond_chance = chance(mine - theirs) < CHANCE if len(mine) else False
-    shown = " against ".join(
-        f"{float(right.double().mean()):.1%} right, mean error {float(error.mean()):.3f}"
-        for right, error in (results[better], results[worse])
+    shown = "; ".join(
+        f"{normalised(each)} gives {float(right.double().mean()):.1%} right, mean error {float(error.mean()):.3f}"
+        for each, (right, error) in ((better, results[better]), (worse, results[worse]))
     )
-    tried = f"the weights carry no preprocessing; tried both usual ones on {len(mine):,} training images: "
+    tried = f"the weights carry no preprocessing; tried both usual ones on {len(mine):,} training images: {shown}; "
     if beyond_chance:
-        return better, f"{tried}{shown} with {normalised(worse)}; took {as_words(better)}"
-    return own, f"{tried}{shown} with {normalised(worse)} does not tell; assumed {as_words(own)}"
+        return better, f"{tried}took {as_words(better)}"
+    return own, f"{tried}the difference may be chance; assumed {as_words(own)}"
 
 
 def chance(differences: Tensor) -> float:

@@ -20,7 +20,7 @@ from vitrail.evaluation.figures import shots_curve
 from vitrail.io.files import Fill, bytes_file, json_text, text_file, write_file
 from vitrail.tasks.pages import Headline, Page
 
-REPORT = "report.html"
+_REPORT = "report.html"
 """The page."""
 EVALUATION = "evaluation.json"
 """The result of an evaluation, as JSON."""
@@ -71,7 +71,7 @@ def write_evaluation(
     title = f"{model} on {data}" + ("" if result["split"] == "all" else f", {result['split']}")
     document = {"model": model, "data": data, **result}
     files: dict[str, Fill] = {
-        REPORT: text_file(page(title, "".join(body), STYLE)),
+        _REPORT: text_file(page(title, "".join(body), STYLE)),
         **{name: bytes_file(content) for name, content in shown.pictures().items()},
         "predictions.csv": text_file(shown.table()),
         EVALUATION: text_file(json_text(document)),
@@ -107,7 +107,7 @@ def write_few_shot(
         section("Notes", "".join(f"<p>{text(note)}</p>" for note in notes)),
     ]
     files: dict[str, Fill] = {
-        REPORT: text_file(page(f"Few-shot: {model} on {data}", "".join(body), STYLE)),
+        _REPORT: text_file(page(f"Few-shot: {model} on {data}", "".join(body), STYLE)),
         "fewshot.png": bytes_file(curve[0]),
         FEW_SHOT: text_file(json_text([row.to_json() for row in rows])),
     }
@@ -150,4 +150,4 @@ def _headline(shown: Headline, result: dict[str, Any]) -> str:
 def _write_all(folder: Path, files: dict[str, Fill]) -> Path:
     for name, fill in files.items():
         write_file(folder / name, fill, overwrite=True)
-    return folder / REPORT
+    return folder / _REPORT

@@ -168,7 +168,7 @@ def preprocess(model: "nn.Module", images: Any) -> "torch.Tensor":
     from vitrail.inference.engines.torch import TorchEngine
 
     inputs = list(from_memory(images))
-    prepared, errors = Preparation(TorchEngine(model).facts.preprocessing)(inputs)
+    prepared, errors, _ = Preparation(TorchEngine(model).facts.preprocessing)(inputs)
     for place, (each, error) in enumerate(zip(inputs, errors, strict=True)):
         if error is not None:
             raise UserError(f"{each.path or f'picture {place}'}: {error}")

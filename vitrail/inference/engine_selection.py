@@ -25,7 +25,7 @@ import numpy as np
 
 from vitrail.environment import processor_name
 from vitrail.errors import UserError
-from vitrail.inference.engines import NAMES, Engine, Name, package, processors
+from vitrail.inference.engines import ENGINE_NAMES, Engine, Name, package, processors
 from vitrail.inference.engines.facts import read_onnx_facts
 from vitrail.io.checksums import digest, fingerprint
 from vitrail.io.documents import read_json
@@ -84,8 +84,8 @@ def open_engine(
     Raises:
         UserError: The engine is unknown, is not installed or cannot run this model, or the model cannot be loaded.
     """
-    if engine not in (None, "auto", *NAMES):
-        raise UserError(f"--engine {engine}: there are auto, {', '.join(NAMES)}")
+    if engine not in (None, "auto", *ENGINE_NAMES):
+        raise UserError(f"--engine {engine}: there are auto, {', '.join(ENGINE_NAMES)}")
     suffix = Path(source).suffix.lower()
     if suffix == ".pt2":
         raise UserError(
@@ -106,7 +106,7 @@ def _open_exported(path: Path, engine: str | None, workers: int, loading: Loadin
     if loading.device not in ("auto", "cpu"):
         raise UserError(f"--device {loading.device}: an exported model runs on the CPU; use the model it was made from")
     able: list[Name] = ["openvino"] if path.suffix.lower() == ".xml" else ["onnxruntime", "openvino"]
-    if engine in NAMES and engine not in able:
+    if engine in ENGINE_NAMES and engine not in able:
         raise UserError(f"--engine {engine} cannot run {path}; {' or '.join(able)} can")
     if engine != "auto":
         return _exported_engine(engine or able[0], path, workers)
@@ -290,7 +290,7 @@ class Memory:
     def _key(self, workers: int) -> str:
         """Returns the key of a choice: processor, workers, versions and weights. A choice made elsewhere or before an
         upgrade does not count."""
-        versions = " ".join(f"{name} {_version(name)}" for name in NAMES)
+        versions = " ".join(f"{name} {_version(name)}" for name in ENGINE_NAMES)
         return (
             f"{processor_name()}; {processors()} processors; {workers} workers; {versions}; {self.weights} {self.way}"
         )

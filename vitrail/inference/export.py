@@ -29,8 +29,8 @@ from vitrail.io.progress import working
 from vitrail.models.card import Card
 from vitrail.models.resnet import Root, StandardizedConv2d
 
-Target = Literal["onnx", "openvino", "torch"]
-ENDINGS: dict[str, str] = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
+ExportFormat = Literal["onnx", "openvino", "torch"]
+_ENDINGS: dict[str, str] = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
 """The ending of the file's name for each format."""
 OPSET = 20
 """The version of ONNX's operators; 20 is the first with an operator for GELU."""
@@ -54,7 +54,7 @@ class Exported:
 def export(
     model: nn.Module,
     out: str | Path,
-    to: Target = "onnx",
+    to: ExportFormat = "onnx",
     *,
     opset: int = OPSET,
     overwrite: bool = False,
@@ -259,7 +259,7 @@ def _write_torch(program: torch.export.ExportedProgram, path: Path, facts: Expor
     torch.export.save(program, path, extra_files={f"{KEY}.json": facts.to_text()})
 
 
-def _reopen(path: Path, to: Target, program: torch.export.ExportedProgram, facts: ExportMetadata) -> Engine:
+def _reopen(path: Path, to: ExportFormat, program: torch.export.ExportedProgram, facts: ExportMetadata) -> Engine:
     """Opens the file that was written. A .pt2 file is not read back, since reading it may run code: the program itself
     is used."""
     if to == "onnx":
@@ -305,10 +305,10 @@ def _put_in_place(draft: Path, out: Path) -> tuple[Path, ...]:
 def check_destination(out: Path, to: str, overwrite: bool) -> None:
     """Raises a UserError if `to` is unknown, or if `out` has another ending, is a folder, or exists and may not be
     replaced."""
-    if to not in get_args(Target):
-        raise UserError(f"--to {to}: there are {', '.join(get_args(Target))}")
-    if out.suffix.lower() != ENDINGS[to]:
-        raise UserError(f"{out}: --to {to} writes a file whose name ends in {ENDINGS[to]}")
+    if to not in get_args(ExportFormat):
+        raise UserError(f"--to {to}: there are {', '.join(get_args(ExportFormat))}")
+    if out.suffix.lower() != _ENDINGS[to]:
+        raise UserError(f"{out}: --to {to} writes a file whose name ends in {_ENDINGS[to]}")
     if out.is_dir():
         raise UserError(f"{out}: is a folder; give the name of a file")
     beside = {"onnx": out.with_name(f"{out.name}.data"), "openvino": out.with_suffix(".bin")}  # for weights

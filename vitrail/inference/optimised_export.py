@@ -5,17 +5,18 @@ Each file is made in a temporary folder, checked by `accept`, and only then move
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.inference.compare import CheckSet
-from vitrail.inference.engines import NAMES, Name, package
+from vitrail.inference.engine_selection import Say
+from vitrail.inference.engines import ENGINE_NAMES, Name, package
 from vitrail.inference.engines.facts import read_onnx_facts
 from vitrail.inference.engines.onnxruntime import OnnxEngine
-from vitrail.inference.export import OPSET, Accept, Exported, Target, check_destination, export
+from vitrail.inference.export import OPSET, Accept, Exported, ExportFormat, check_destination, export
 from vitrail.inference.quantize import dynamic, static
 from vitrail.inference.search import Candidate, SearchResult, Workshop, most_merged, search
 from vitrail.inference.token_merging import merged
@@ -23,13 +24,11 @@ from vitrail.io.files import write_file
 from vitrail.io.progress import working
 from vitrail.models.build import Model
 
-Say = Callable[[str], None]
 
-
-def export_lighter(
+def export_optimised(
     model: Model,
     out: Path,
-    to: Target = "onnx",
+    to: ExportFormat = "onnx",
     *,
     merge_tokens: int = 0,
     int8: bool = False,
@@ -94,7 +93,7 @@ def export_fastest(
         UserError: No engine is installed, or not even the plain export can promise so small a loss.
     """
     check_destination(out, "onnx", overwrite)
-    engines: list[Name] = [name for name in NAMES if name != "torch" and _installed(name)]
+    engines: list[Name] = [name for name in ENGINE_NAMES if name != "torch" and _installed(name)]
     if not engines:
         raise UserError('--fast needs an engine to compare: pip install "vitrail[export]"')
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:

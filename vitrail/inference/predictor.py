@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from vitrail.data.inputs import Input, from_memory, put_back, writable
 from vitrail.data.preparation import Preparation
 from vitrail.errors import UserError
 from vitrail.inference.engines import Engine, processors
+from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import task
 from vitrail.tasks.answers import PLAIN, AnswerOptions, Prediction
 
@@ -49,6 +50,11 @@ class _Result:
     path: str | None
     output: np.ndarray | None
     error: str | None
+    frame: Frame | None
+    """The map between the picture and the model's input."""
+
+
+_Finished = TypeVar("_Finished")
 
 
 class Predictor:
@@ -81,29 +87,44 @@ class Predictor:
         facts = self.engine.facts
         answer, meaning = task(facts.config.task).answer, facts.meaning
         answer.check(asked, meaning)
-        for results in self._stream(inputs, self.engine.outputs):
-            yield [answer.prediction(each.path, each.output, each.error, meaning, asked) for each in results]
+
+        def answered(each: _Result) -> Prediction:
+            return answer.prediction(each.path, each.output, each.error, meaning, asked, each.frame)
+
+        yield from self._stream(inputs, self.engine.outputs, answered)
 
     def embeddings(self, inputs: Iterable[Input]) -> Iterator[list[Embedding]]:
         """Yields the features in the order of the inputs, one list for each batch."""
-        for results in self._stream(inputs, self.engine.features):
-            yield [Embedding(each.path, each.output, each.error) for each in results]
+        yield from self._stream(
+            inputs, self.engine.features, lambda each: Embedding(each.path, each.output, each.error)
+        )
 
-    def _stream(self, inputs: Iterable[Input], run: Callable[[np.ndarray], np.ndarray]) -> Iterator[list[_Result]]:
-        """Yields the results of `run` on all inputs, in their order, one list for each batch."""
+    def _stream(
+        self,
+        inputs: Iterable[Input],
+        run: Callable[[np.ndarray], np.ndarray],
+        finish: Callable[[_Result], _Finished],
+    ) -> Iterator[list[_Finished]]:
+        """Yields the results of `run` on all inputs, in their order, one list for each batch.
+
+        Args:
+            inputs: the pictures.
+            run: computes an output of a batch.
+            finish: turns the output for one picture into its result; like `run`, it is called in the workers.
+        """
         workers = self.engine.workers
         inputs = iter(inputs)
         first = list(islice(inputs, workers * self.batch_size))
         # A few pictures are divided evenly among the workers; with more, batches are full.
         size = min(self.batch_size, max(1, math.ceil(len(first) / workers)))
-        waiting: deque[Future[list[_Result]]] = deque()
+        waiting: deque[Future[list[_Finished]]] = deque()
         with self.engine.running():
             pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-predict")
             try:
                 inputs = put_back(first, inputs)
                 del first
                 for batch in _batches(inputs, size):
-                    waiting.append(pool.submit(self._work, batch, run))
+                    waiting.append(pool.submit(self._work, batch, run, finish))
                     if len(waiting) > 2 * workers:
                         yield waiting.popleft().result()
                 while waiting:
@@ -112,16 +133,22 @@ class Predictor:
                 # This also runs if the caller stops iterating early.
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _work(self, batch: Sequence[Input], run: Callable[[np.ndarray], np.ndarray]) -> list[_Result]:
-        """Prepares one batch of pictures and runs the model on those that could be read."""
-        images, errors = self._prepare(batch)
+    def _work(
+        self,
+        batch: Sequence[Input],
+        run: Callable[[np.ndarray], np.ndarray],
+        finish: Callable[[_Result], _Finished],
+    ) -> list[_Finished]:
+        """Prepares one batch of pictures, runs the model on those that could be read, and finishes all."""
+        images, errors, frames = self._prepare(batch)
         outputs = iter(run(images) if len(images) else ())
         results = []
-        for each, error in zip(batch, errors, strict=True):
+        for each, error, frame in zip(batch, errors, frames, strict=True):
             output = next(outputs) if error is None else None
             if output is not None and not np.isfinite(output).all():  # damaged weights
                 output, error = None, NOT_NUMBERS
-            results.append(_Result(None if each.path is None else writable(each.path), output, error))
+            path = None if each.path is None else writable(each.path)
+            results.append(finish(_Result(path, output, error, frame)))
         return results
 
 
@@ -130,7 +157,7 @@ def prepared_batches(inputs: Iterable[Input], preprocessing: Preprocessing, batc
     out."""
     prepare = Preparation(preprocessing)
     for batch in _batches(inputs, batch_size):
-        images, _ = prepare(batch)
+        images = prepare(batch).images
         if len(images):
             yield images
 

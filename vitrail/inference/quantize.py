@@ -17,12 +17,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vitrail.errors import UserError, first_line
+from vitrail.errors import UserError, unreadable
 from vitrail.inference.engines import package
 from vitrail.inference.engines.facts import KEY, ExportMetadata
 from vitrail.io.files import write_file
 
-Calibration = Literal["minmax", "entropy", "percentile"]
+CalibrationKind = Literal["minmax", "entropy", "percentile"]
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 """The metadata that keeps onnxruntime from advising a preparation; it is not needed, as shapes are inferred here."""
 
@@ -40,7 +40,7 @@ def static(
     out: str | Path,
     batches: Iterable[np.ndarray],
     *,
-    calibration: Calibration = "minmax",
+    calibration: CalibrationKind = "minmax",
     overwrite: bool = False,
 ) -> Path:
     """Converts `source` (.onnx) to 8-bit weights, with the ranges of activations measured once, on calibration images.
@@ -61,8 +61,8 @@ def static(
     Raises:
         UserError: There are no images, or a file or a package cannot be used.
     """
-    if calibration not in get_args(Calibration):
-        raise UserError(f"calibration is {calibration!r}; choose one of {', '.join(get_args(Calibration))}")
+    if calibration not in get_args(CalibrationKind):
+        raise UserError(f"calibration is {calibration!r}; choose one of {', '.join(get_args(CalibrationKind))}")
     seen = iter(batches)
     if (one := next(seen, None)) is None:
         raise UserError("int8 by calibration needs images: not one was given")
@@ -130,7 +130,7 @@ def _quantize(source: Path, out: Path, kind: str, write: Callable[..., None], ov
     try:
         document = onnx.load(str(source))
     except Exception as error:  # protobuf's errors are of its own kinds
-        raise UserError(f"{source}: damaged or not an ONNX file ({first_line(error)})") from error
+        raise unreadable(source, "an ONNX file", error) from error
     wanted = layers(document)
     if not wanted:
         raise UserError(f"{source}: has no products with weights between its norms, so int8 would change nothing")

@@ -42,7 +42,7 @@ class Candidate:
         return ", ".join([*parts, *([f"{patches} merged a layer"] if self.merge_tokens else [])])
 
 
-PLAIN = Candidate("torch")
+PLAIN_CANDIDATE = Candidate("torch")
 """The plain model in torch, which all candidates are compared with."""
 
 
@@ -132,7 +132,7 @@ def merge_steps(most: int) -> list[int]:
     return sorted({*range(min(most, 4) + 1), *range(4, most + 1, 2), most})
 
 
-Pictures = Iterable[tuple[np.ndarray, np.ndarray]]
+LabelledBatches = Iterable[tuple[np.ndarray, np.ndarray]]
 """Batches of (images, labels) to compare models on, as `compare.CheckSet` gives them; gone through once for each
 candidate."""
 
@@ -148,7 +148,9 @@ class Workshop:
         opset: The version of ONNX's operators.
     """
 
-    def __init__(self, model: Any, folder: Path, pictures: Pictures, batch_size: int = 8, opset: int = 20) -> None:
+    def __init__(
+        self, model: Any, folder: Path, pictures: LabelledBatches, batch_size: int = 8, opset: int = 20
+    ) -> None:
         self.model, self.folder, self.pictures = model, folder, pictures
         self.batch_size, self.opset = batch_size, opset
         self._engines: dict[Candidate, Engine] = {}
@@ -157,7 +159,7 @@ class Workshop:
     def drop(self, candidate: Candidate, tests: int) -> Drop:
         """Estimates what a candidate loses; the plain model's logits are computed once."""
         if self._plain is None:
-            self._plain = self.logits(PLAIN)
+            self._plain = self.logits(PLAIN_CANDIDATE)
             if not len(self._plain[0]):
                 raise UserError("--fast needs images to check accuracy on: not one could be read")
         before, labels = self._plain
@@ -174,15 +176,15 @@ class Workshop:
 
     def speedups(self, candidates: Sequence[Candidate], rounds: int = 7) -> dict[Candidate, float]:
         """Measures how many times as fast as PLAIN each candidate is, as the median of `rounds`."""
-        wanted = list(dict.fromkeys([PLAIN, *candidates]))
+        wanted = list(dict.fromkeys([PLAIN_CANDIDATE, *candidates]))
         engines = {str(each): self.engine(each) for each in wanted}
-        images = np.zeros((self.batch_size, *engines[str(PLAIN)].facts.input_shape), np.float32)
+        images = np.zeros((self.batch_size, *engines[str(PLAIN_CANDIDATE)].facts.input_shape), np.float32)
         with ExitStack() as stack:
             for engine in engines.values():
                 stack.enter_context(engine.running())
             stack.enter_context(working("timing"))
             times = interleave({name: partial(engine.outputs, images) for name, engine in engines.items()}, rounds)
-        return {each: ratio(times[str(each)], times[str(PLAIN)]).ratio for each in wanted}
+        return {each: ratio(times[str(each)], times[str(PLAIN_CANDIDATE)]).ratio for each in wanted}
 
     def engine(self, candidate: Candidate) -> Engine:
         """Returns the engine of a candidate, made when it is first needed."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from vitrail.environment import processor_name
 
-Run = Callable[[], Any]
+TimedCall = Callable[[], Any]
 """A program to be timed."""
 PEAK = "matrix product"
 """The name, among the programs that take turns, of the one that measures the machine's peak speed."""
@@ -32,7 +32,7 @@ class Ratio:
     """The quartiles of the rounds: the middle half lies between them."""
 
 
-def interleave(runs: Mapping[str, Run], rounds: int, least: float = 0.25) -> dict[str, list[float]]:
+def interleave(runs: Mapping[str, TimedCall], rounds: int, least: float = 0.25) -> dict[str, list[float]]:
     """Measures the seconds of one call of each program, in every round.
 
     In a round all take a turn of at least `least` seconds, in an order drawn anew each time, so that threads still
@@ -54,7 +54,7 @@ def interleave(runs: Mapping[str, Run], rounds: int, least: float = 0.25) -> dic
     return times
 
 
-def seconds(run: Run, repeats: int = 1) -> float:
+def seconds(run: TimedCall, repeats: int = 1) -> float:
     """Measures the seconds of one call, as the mean of `repeats` calls."""
     start = time.perf_counter()
     for _ in range(repeats):
@@ -73,7 +73,7 @@ def median_and_spread(values: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(values), (low, high))
 
 
-def matrix_product(size: int = 1536) -> tuple[Run, float]:
+def matrix_product(size: int = 1536) -> tuple[TimedCall, float]:
     """Returns a program that multiplies two square matrices, what a processor does fastest, and its number of FLOPs."""
     import torch
 

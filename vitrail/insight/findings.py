@@ -23,11 +23,11 @@ from vitrail.models.cost import cost
 from vitrail.models.positions import Grid
 from vitrail.models.vit import ViT
 
-SHOWN = 6
+_SHOWN = 6
 """The number of images with maps of their own; distances are over all images."""
 COMPARED = 24
 """The number of images that are searched for the nearest patches."""
-NEIGHBOURS = 5
+_NEIGHBOURS = 5
 """The number of nearest patches to show."""
 OCCLUSION_MACS = 1e12
 """The cost that all occlusion maps together may have, in multiply-adds: about a minute on one processor core."""
@@ -226,7 +226,7 @@ def examine(
         )
         images = Images(model, drawn(model))
     else:
-        images = Images(model, spread_first(chosen(given, limit), (COMPARED, SHOWN)))
+        images = Images(model, spread_first(chosen(given, limit), (COMPARED, _SHOWN)))
     grid = patch_grid(model, images)
     similarity = position_similarity(model) if has_positions(model) else None
     notes += _missing(model)
@@ -267,7 +267,7 @@ def _maps(
     model: ViT, images: Images, grid: Grid, label: int | None, occlusion_images: int | None, progress: Progress
 ) -> tuple[list[ImageFindings], Windows | None]:
     """Computes the maps of the first few images, and returns them with the occlusion windows."""
-    few = images.first(SHOWN)
+    few = images.first(_SHOWN)
     progress("maps", 0, len(few))
     rolled, attended = rollout(model, few), class_attention(model, few)
     count, windows = _occlusion_plan(model, grid, len(few), occlusion_images)
@@ -312,7 +312,7 @@ def _occlusion_plan(model: ViT, grid: Grid, few: int, asked: int | None) -> tupl
 def _neighbours(features: np.ndarray, index: int, maps: ImageFindings) -> Neighbours:
     """Finds the patches most similar to the one that gradient rollout marks most in an image."""
     row, column = divmod(int(maps.gradient.argmax()), maps.gradient.shape[1])
-    return Neighbours((index, row, column), *nearest_patches(features, index, row, column, NEIGHBOURS))
+    return Neighbours((index, row, column), *nearest_patches(features, index, row, column, _NEIGHBOURS))
 
 
 def _groups(model: ViT, few: Images, merging: Merging) -> np.ndarray:

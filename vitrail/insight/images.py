@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints.preprocessing import assumed
 from vitrail.config import Preprocessing
 from vitrail.data.decode import BadImage, to_bytes
-from vitrail.data.inputs import Content, Input, Prepared, from_memory, writable
+from vitrail.data.inputs import Input, PictureContent, Prepared, from_memory, writable
 from vitrail.data.preparation import Preparation
 from vitrail.data.sources import open_source
 from vitrail.data.transforms import EvaluationTransform
@@ -68,7 +67,7 @@ class Images:
         """Reads an image: resized and cropped pixels, or what is prepared already. Raises a UserError if it cannot be
         read."""
         try:
-            content: Content = self.given[index].read()
+            content: PictureContent = self.given[index].read()
             return content if isinstance(content, Prepared) else self._prepare.pixels(content)
         except BadImage as error:
             raise UserError(f"{self.ids[index]}: {error}") from error
@@ -84,7 +83,7 @@ class Images:
 
 def preprocessing_of(model: ViT) -> Preprocessing:
     """Returns the model's preprocessing; a model without any gets what weights without any are given."""
-    return model.card.preprocessing or assumed("", model.config)[0]
+    return model.card.preprocessing_for(model.config)
 
 
 def chosen(given: Given, limit: int | None) -> list[Input]:

@@ -28,7 +28,7 @@ class Windows(NamedTuple):
 
     def count(self, grid: Grid) -> int:
         """Returns the number of windows on a grid: the model runs once for each."""
-        return len(places(grid, self))
+        return len(hidden_patches(grid, self))
 
 
 def usual_windows(grid: Grid) -> Windows:
@@ -46,7 +46,7 @@ def affordable_windows(grid: Grid, most: int) -> Windows:
     return windows
 
 
-def places(grid: Grid, windows: Windows) -> list[tuple[slice, slice]]:
+def hidden_patches(grid: Grid, windows: Windows) -> list[tuple[slice, slice]]:
     """Lists the rows and columns of patches that each window covers; windows are cut at the edges, so that every patch
     is hidden often."""
     before = (windows.size - 1) // 2
@@ -86,7 +86,7 @@ def occlusion(
         colour = images.mean(dim=(2, 3), keepdim=True)
         score = question.score(model, model.encode(model.embed(images), grid)).item()
         fall, times = np.zeros(grid), np.zeros(grid)
-        covered = places(grid, windows)
+        covered = hidden_patches(grid, windows)
         for start in range(0, len(covered), AT_ONCE):
             chosen = covered[start : start + AT_ONCE]
             hidden = images.repeat(len(chosen), 1, 1, 1)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitrail.models.positions import Grid
 
-SIDE = 224
+_SIDE = 224
 """The pixels, about, of the longer side: smaller images are enlarged, larger ones reduced."""
 MARK = (0, 229, 255)
 """The colour of frames."""
@@ -19,10 +19,10 @@ def shown(pixels: np.ndarray) -> np.ndarray:
     """Returns an image with any number of channels at a size to look at, uint8 [rows, columns, 3]."""
     pixels = pixels[..., :3] if pixels.shape[-1] >= 3 else np.repeat(pixels[..., :1], 3, axis=-1)
     longer = max(pixels.shape[:2])
-    if longer <= SIDE:
-        times = max(1, round(SIDE / longer))
+    if longer <= _SIDE:
+        times = max(1, round(_SIDE / longer))
         return np.repeat(np.repeat(pixels, times, axis=0), times, axis=1)
-    size = [max(1, round(side * SIDE / longer)) for side in pixels.shape[:2]]
+    size = [max(1, round(side * _SIDE / longer)) for side in pixels.shape[:2]]
     return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).resize((size[1], size[0]), Image.Resampling.BOX))
 
 

@@ -48,7 +48,7 @@ class Recorder:
         return kind in self.kinds and (self.layers is None or layer in self.layers)
 
     def keep(self, kind: Kind, layer: int, tensor: Tensor) -> None:
-        """Stores the tensor of a layer; a subclass may reduce it first."""
+        """Stores the tensor of a layer under its kind, "attention" or "hidden"; a subclass may reduce it first."""
         (self.attention if kind == "attention" else self.hidden)[layer] = tensor
 
 

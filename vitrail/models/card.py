@@ -58,6 +58,15 @@ class Card:
         """Returns what the model's outputs stand for."""
         return Meaning(self.label_names, self.label_descriptions, self.constants)
 
+    def preprocessing_for(self, config: ModelConfig) -> Preprocessing:
+        """Returns how images are prepared for a model with this card. Where that is not known, pixels are scaled to
+        [-1, 1], as in the paper.
+
+        config: the model's.
+        """
+        half = (0.5,) * config.channels
+        return self.preprocessing or Preprocessing(image_size=config.image_size, mean=half, std=half)
+
     def settle(self, preprocessing: Preprocessing, note: str) -> None:
         """Replaces the assumed preprocessing by one that was found out. note: says how, and replaces the note on the
         assumption."""

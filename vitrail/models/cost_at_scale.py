@@ -13,14 +13,13 @@ takes twice as long. The accelerator waits only for what is not sent by then.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from vitrail.config import ModelConfig
+from vitrail.config.training import Parallel
 from vitrail.errors import UserError
 from vitrail.models.cost import block_parameters, cost, memory
 
-Parallel = Literal["ddp", "fsdp"]
-"""How a training is distributed."""
 FULL = 4
 """Bytes of a float32 number."""
 

@@ -78,7 +78,7 @@ def sincos(grid: Grid, width: int) -> Tensor:
     return torch.cat([by_column, by_row], dim=2).flatten(0, 1).float()
 
 
-Tensors = Mapping[str, Tensor]
+NamedTensors = Mapping[str, Tensor]
 """Tensors of a model by their names in the state dict."""
 
 
@@ -90,10 +90,11 @@ class PositionEmbedding:
     """
 
     def make(self, config: ModelConfig) -> dict[str, Tensor]:
-        """Makes the tensors that are added to the tokens. Learned ones are zeros, which `ViT.initialise` fills."""
+        """Makes the tensors that are added to the tokens of a model of this `config`, by their names in its state dict.
+        Learned ones are zeros, which `ViT.initialise` fills."""
         return {name: torch.zeros(shape) for name, shape in config.position_kind.tensors(config).items()}
 
-    def at(self, config: ModelConfig, tensors: Tensors, layer: int, grid: Grid) -> Tensor | None:
+    def at(self, config: ModelConfig, tensors: NamedTensors, layer: int, grid: Grid) -> Tensor | None:
         """Returns the positions that are added to the tokens before a layer, interpolated if the grid is not the
         model's own.
 
@@ -108,23 +109,23 @@ class PositionEmbedding:
         """
         return None
 
-    def resize(self, config: ModelConfig, tensors: Tensors, grid: Grid) -> dict[str, Tensor]:
+    def resize(self, config: ModelConfig, tensors: NamedTensors, grid: Grid) -> dict[str, Tensor]:
         """Interpolates the tensors, which were made for the grid of `config`, to another grid."""
         return {}
 
     def in_attention(self, config: ModelConfig) -> nn.Module | None:
-        """Makes the module that each attention layer gets: (queries, grid) -> a bias that is added to the scores, as in
-        `RelativeBias`. Returns None if the kind does not act in the attention."""
+        """Makes the module that each attention layer of a model of this `config` gets: (queries, grid) -> a bias that
+        is added to the scores, as in `RelativeBias`. Returns None if the kind does not act in the attention."""
         return None
 
 
 class Learned(PositionEmbedding):
     """One learned embedding for each token, the patches in raster order: the paper's choice."""
 
-    def at(self, config: ModelConfig, tensors: Tensors, layer: int, grid: Grid) -> Tensor:
+    def at(self, config: ModelConfig, tensors: NamedTensors, layer: int, grid: Grid) -> Tensor:
         return self._on(config, tensors["pos_embed"][layer : layer + 1], grid)
 
-    def resize(self, config: ModelConfig, tensors: Tensors, grid: Grid) -> dict[str, Tensor]:
+    def resize(self, config: ModelConfig, tensors: NamedTensors, grid: Grid) -> dict[str, Tensor]:
         return {"pos_embed": self._on(config, tensors["pos_embed"], grid)}
 
     def _on(self, config: ModelConfig, positions: Tensor, grid: Grid) -> Tensor:
@@ -134,13 +135,13 @@ class Learned(PositionEmbedding):
 class Learned2D(PositionEmbedding):
     """One learned embedding for each column and one for each row, each half the width. The prefix tokens have none."""
 
-    def at(self, config: ModelConfig, tensors: Tensors, layer: int, grid: Grid) -> Tensor:
+    def at(self, config: ModelConfig, tensors: NamedTensors, layer: int, grid: Grid) -> Tensor:
         resized = self.resize(config, {name: tensor[layer : layer + 1] for name, tensor in tensors.items()}, grid)
         by_row = resized["pos_embed_rows"][:, :, None].expand(1, *grid, -1)
         by_column = resized["pos_embed_columns"][:, None].expand(1, *grid, -1)
         return torch.cat([by_column, by_row], dim=-1).flatten(1, 2)
 
-    def resize(self, config: ModelConfig, tensors: Tensors, grid: Grid) -> dict[str, Tensor]:
+    def resize(self, config: ModelConfig, tensors: NamedTensors, grid: Grid) -> dict[str, Tensor]:
         lengths = zip(("pos_embed_rows", "pos_embed_columns"), grid, strict=True)
         return {name: interpolate_axis(tensors[name], length, config.interpolation) for name, length in lengths}
 
@@ -151,10 +152,10 @@ class SineCosine(PositionEmbedding):
     def make(self, config: ModelConfig) -> dict[str, Tensor]:
         return {"pos_embed": self._on(config, config.grid)}
 
-    def at(self, config: ModelConfig, tensors: Tensors, layer: int, grid: Grid) -> Tensor:
+    def at(self, config: ModelConfig, tensors: NamedTensors, layer: int, grid: Grid) -> Tensor:
         return tensors["pos_embed"] if grid == config.grid else self.resize(config, tensors, grid)["pos_embed"]
 
-    def resize(self, config: ModelConfig, tensors: Tensors, grid: Grid) -> dict[str, Tensor]:
+    def resize(self, config: ModelConfig, tensors: NamedTensors, grid: Grid) -> dict[str, Tensor]:
         return {"pos_embed": self._on(config, grid).to(tensors["pos_embed"])}
 
     def _on(self, config: ModelConfig, grid: Grid) -> Tensor:
@@ -168,7 +169,7 @@ class Relative(PositionEmbedding):
     def make(self, config: ModelConfig) -> dict[str, Tensor]:
         return {}  # every attention layer makes its own table
 
-    def resize(self, config: ModelConfig, tensors: Tensors, grid: Grid) -> dict[str, Tensor]:
+    def resize(self, config: ModelConfig, tensors: NamedTensors, grid: Grid) -> dict[str, Tensor]:
         return {name: offset_table(table, grid, config.interpolation) for name, table in tensors.items()}
 
     def in_attention(self, config: ModelConfig) -> nn.Module:

@@ -15,7 +15,7 @@ from vitrail.config import ModelConfig
 from vitrail.models.card import Card
 from vitrail.models.prediction import Predicts
 
-GROUPS = 32
+_GROUPS = 32
 """The number of groups of every GroupNorm."""
 
 
@@ -55,7 +55,7 @@ def pad_same(images: Tensor, kernel: int, stride: int, value: float = 0.0) -> Te
 
 def group_norm(channels: int, config: ModelConfig) -> nn.GroupNorm:
     """Makes a GroupNorm with the epsilon of the code that the configuration follows."""
-    return nn.GroupNorm(GROUPS, channels, eps=1e-6 if config.stem_arithmetic == "official" else 1e-5)
+    return nn.GroupNorm(_GROUPS, channels, eps=1e-6 if config.stem_arithmetic == "official" else 1e-5)
 
 
 class Root(nn.Module):
@@ -208,6 +208,10 @@ class ResNet(Predicts, nn.Module):
         """Computes what the head is given: (batch, features width)."""
         x = self.stages(self.stem(images))
         return F.relu(self.norm(x)).mean((2, 3))
+
+    def head_input(self, images: Tensor) -> Tensor:
+        """Computes what the head is given, as `features` does."""
+        return self.features(images)
 
     def forward(self, images: Tensor) -> Tensor:
         """Computes logits (batch, classes) for images (batch, channels, rows, columns)."""

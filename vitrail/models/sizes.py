@@ -49,7 +49,7 @@ RESNETS: dict[str, tuple[int, ...]] = {
 }
 """How many units each stage of a BiT ResNet has."""
 
-NAMES = (
+MODEL_NAMES = (
     *("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "H/14", "g/14"),
     *("R+Ti/16", "R26+S/32", "R50+B/32", "R50+B/16", "R50+L/32", "R50+L/16"),
     *("BiT-R50x1", "BiT-R50x2", "BiT-R101x1", "BiT-R152x1", "BiT-R152x2", "BiT-R200x3"),
@@ -80,7 +80,7 @@ def name_for(config: ModelConfig) -> str:
     """Returns the paper's name for a configuration, or "" if it has none."""
     axial = "Axial-" if config.attention == "axial" else ""
     plain = [f"{axial}{size}/{config.patch_size}" for size in SIZES]
-    for name in (*plain, *NAMES):
+    for name in (*plain, *MODEL_NAMES):
         fields = _fields(name)
         if all(getattr(config, key) == fields.get(key, getattr(_PLAIN, key)) for key in _SHAPE):
             return fields["name"]
@@ -93,7 +93,7 @@ def _fields(name: str) -> dict[str, Any]:
     match = _TRANSFORMER.fullmatch(name.strip())
     # The case matters for one letter only: G is another model than g.
     if not match or match[3] == "G":
-        spellings = {_spelling(each): each for each in NAMES}
+        spellings = {_spelling(each): each for each in MODEL_NAMES}
         near = difflib.get_close_matches(_spelling(name), spellings, n=1, cutoff=0.5)
         hint = f"did you mean {spellings[near[0]]}?" if near else "for example B/16, R50+B/16 or BiT-R50x1"
         raise UserError(f"there is no model named {name!r}; {hint} (`vitrail models` lists them)")

@@ -151,7 +151,10 @@ class AxialBlock(nn.Module):
 
 
 class ViT(Predicts, nn.Module):
-    """A Vision Transformer. Its steps are public: `embed`, `encode`, `pool`, `classify`; `forward` joins them."""
+    """A Vision Transformer. Its steps are public: `embed`, `encode`, `pool`, `classify`; `forward` joins them.
+
+    config: all that decides what it computes, besides its weights.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -173,17 +176,26 @@ class ViT(Predicts, nn.Module):
         features = config.representation_size or width
         self.pre_logits = PreLogits(width, features) if config.representation_size else nn.Identity()
         self.head = nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
-        distilled = config.distillation_token and config.num_classes
+        distilled = config.distillation_token and config.num_classes and config.pooling == "class"
         self.head_dist = nn.Linear(features, config.num_classes) if distilled else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Computes logits (batch, classes) for images (batch, channels, rows, columns)."""
-        tokens = self.encode(self.embed(images), self.grid_of(images), first=self.read_tokens)
-        return self.classify(self.pool(tokens), tokens)
+        """Computes logits (batch, classes) for images (batch, channels, rows, columns); a head that reads every patch
+        gives them on the grid, (batch, classes, grid rows, grid columns)."""
+        grid = self.grid_of(images)
+        tokens = self.encode(self.embed(images), grid, first=self.read_tokens)
+        logits = self.classify(self.pool(tokens), tokens)
+        return logits.transpose(1, 2).unflatten(2, grid) if self.config.pooling == "patches" else logits
 
     def features(self, images: Tensor) -> Tensor:
-        """Computes what the head is given: (batch, width), or (batch, representation size) for a model with a
-        pre-training head."""
+        """Computes one vector for each of the images (batch, channels, rows, columns), (batch, width): what the head is
+        given, or its mean over the patches. It has the representation size for a model with a pre-training head."""
+        pooled = self.head_input(images)
+        return pooled.mean(dim=1) if self.config.pooling == "patches" else pooled
+
+    def head_input(self, images: Tensor) -> Tensor:
+        """Computes what the head is given for images (batch, channels, rows, columns): (batch, width), or (batch,
+        patches, width) if it reads every patch."""
         return self.pool(self.encode(self.embed(images), self.grid_of(images), first=self.read_tokens))
 
     @property
@@ -261,17 +273,25 @@ class ViT(Predicts, nn.Module):
         return self.norm(tokens)
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Returns the class token, or the average of the patch tokens, after the tanh layer of the pre-training head if
-        there is one: (batch, width). tokens: what `encode` returned."""
+        """Returns what the head reads of the tokens that `encode` returned, after the tanh layer of the pre-training
+        head if there is one: the class token or the average of the patch tokens, (batch, width), or all patch tokens,
+        (batch, patches, width)."""
         if self.config.pooling == "class":
             pooled = tokens[:, 0]
         else:
-            pooled = tokens[:, self.config.prefix_tokens :].mean(dim=1)
+            pooled = tokens[:, self.config.prefix_tokens :]
+            pooled = pooled if self.config.pooling == "patches" else pooled.mean(dim=1)
         return self.pre_logits(self.fc_norm(pooled))
 
     def classify(self, pooled: Tensor, tokens: Tensor) -> Tensor:
-        """Computes logits from what `pool` returned. DeiT has a second classifier, which reads the distillation token:
-        logits are then the mean of both."""
+        """Computes logits (batch, classes).
+
+        DeiT has a second classifier, which reads the distillation token: logits are then the mean of both.
+
+        Args:
+            pooled: What `pool` returned, (batch, width) or (batch, representation size).
+            tokens: What `encode` returned, (batch, tokens, width).
+        """
         logits = self.head(pooled)
         if self.head_dist is not None:
             logits = (logits + self.head_dist(self.pre_logits(tokens[:, 1]))) / 2
@@ -296,7 +316,10 @@ class ViT(Predicts, nn.Module):
 
     @torch.no_grad()
     def resize(self, image_size: int | tuple[int, int]) -> None:
-        """Changes the model to another image size: interpolates its positions, in the convention of its weights."""
+        """Changes the model to another image size: interpolates its positions, in the convention of its weights.
+
+        image_size: the side of a square, or rows and columns, in pixels; patches have to divide it.
+        """
         config = self.config.with_(image_size=image_size)
         resized = position_embedding(config).resize(self.config, self._position_tensors(), config.grid)
         self._keep_positions({name: tensor.clone() for name, tensor in resized.items()})

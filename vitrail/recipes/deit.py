@@ -14,7 +14,7 @@ from vitrail.config import (
 )
 from vitrail.models.sizes import config_for
 
-BATCH = 1024
+_BATCH = 1024
 """Images in a step."""
 IMAGES = 1_281_167
 """Training images of ImageNet-1k."""
@@ -68,10 +68,10 @@ def _deit(name: str, model: str) -> TrainConfig:
         ),
         preprocessing=Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, crop="center", crop_fraction=0.875),
         # The learning rate is 5e-4 for every 512 images of the batch.
-        optimizer=OptimizerConfig("adamw", lr=5e-4 * BATCH / 512, weight_decay=0.05, clip=0.0),
-        schedule=ScheduleConfig("cosine", warmup_steps=round(5 * IMAGES / BATCH), final_lr=1e-5),
+        optimizer=OptimizerConfig("adamw", lr=5e-4 * _BATCH / 512, weight_decay=0.05, clip=0.0),
+        schedule=ScheduleConfig("cosine", warmup_steps=round(5 * IMAGES / _BATCH), final_lr=1e-5),
         epochs=300,
-        batch_size=BATCH,
+        batch_size=_BATCH,
     )
 
 

@@ -26,7 +26,7 @@ from vitrail.serving.images import Preparer
 from vitrail.serving.limits import Limits
 from vitrail.serving.metrics import Metrics
 
-EXPORTED = (".onnx", ".xml")
+_EXPORTED = (".onnx", ".xml")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHOWN = 10
 """How many labels the description of a model holds, to show what kind they are."""
@@ -241,7 +241,7 @@ def open_engines(
         name, source = _name(each)
         if name in engines:
             raise UserError(f"{each}: two models would be called {name!r}; give them names: first=MODEL second=MODEL")
-        exported = Path(source).suffix.lower() in EXPORTED
+        exported = Path(source).suffix.lower() in _EXPORTED
         chosen = engine or (None if exported else "torch")
         engines[name] = open_engine(source, chosen, workers=count, loading=loading, say=say)
     if not engines:

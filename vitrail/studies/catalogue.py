@@ -11,11 +11,11 @@ from vitrail.studies.self_supervised import self_supervised
 from vitrail.studies.setting import Setting
 from vitrail.studies.study import Study
 
-STUDIES: dict[str, Callable[[Setting], Study]] = {**paper.STUDIES, "self-supervised": self_supervised}
+STUDIES: dict[str, Callable[[Setting], Study]] = {**paper.PAPER_STUDIES, "self-supervised": self_supervised}
 """The studies of the paper that need only a data set; each function makes one."""
 
 
-NAMES = (*STUDIES, "vtab")
+STUDY_NAMES = (*STUDIES, "vtab")
 """All studies."""
 
 
@@ -39,7 +39,7 @@ def kept_study(name: str, quick: bool = False) -> Study:
 def _find(name: str) -> Callable[[Setting], Study]:
     """Returns the function that makes a study, or raises a UserError with the nearest name."""
     if name not in STUDIES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
+        near = difflib.get_close_matches(name, STUDY_NAMES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(STUDY_NAMES)}"
         raise UserError(f"there is no study {name!r}; {hint}")
     return STUDIES[name]

@@ -431,7 +431,7 @@ def _nearest(x: float, points: list[tuple[float, Point]]) -> Point:
     return min(points, key=lambda pair: abs(pair[0] / x - 1))[1]
 
 
-STUDIES: dict[str, Callable[[Setting], Study]] = {
+PAPER_STUDIES: dict[str, Callable[[Setting], Study]] = {
     "data-size": data_size,
     "compute": compute,
     "positions": positions,

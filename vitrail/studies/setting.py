@@ -17,11 +17,11 @@ from vitrail.config import (
 from vitrail.data import open_source
 from vitrail.errors import UserError
 
-SIDE = 32
+_SIDE = 32
 """The side of images in pixels; pictures of other sizes are resized, so that all models of a study see the same."""
-BATCH = 64
+_BATCH = 64
 """The number of images a step."""
-EMBEDDED = ("digits", "mnist5k")
+_EMBEDDED = ("digits", "mnist5k")
 """The data that comes with the package."""
 
 
@@ -56,7 +56,7 @@ class Setting:
         first = training.read(0)
         grey = isinstance(first, np.ndarray) and (first.ndim == 2 or first.shape[-1] == 1)
         channels, number = 1 if grey else 3, seeds or (2 if quick else 3)
-        facts = channels, len(opened.classes), len(training), name in EMBEDDED, opened.fingerprint()
+        facts = channels, len(opened.classes), len(training), name in _EMBEDDED, opened.fingerprint()
         return Setting(name, quick, number, *facts)
 
     @staticmethod
@@ -67,7 +67,7 @@ class Setting:
     def model(self, **fields: Any) -> ModelConfig:
         """Returns a small model, with `fields` changed: 16 patches of 8 pixels, average pooling and fixed positions."""
         chosen: dict[str, Any] = {
-            "image_size": SIDE,
+            "image_size": _SIDE,
             "channels": self.channels,
             "num_classes": self.classes,
             "patch_size": 8,
@@ -96,7 +96,7 @@ class Setting:
             train_size: The number of different training images; None takes all.
             more: Other fields of TrainConfig.
         """
-        steps = max(1, samples // BATCH)
+        steps = max(1, samples // _BATCH)
         settings: dict[str, Any] = {
             "recipe": "study",
             "model": model,
@@ -106,7 +106,7 @@ class Setting:
             "optimizer": OptimizerConfig("adamw", lr=lr, weight_decay=0.05),
             "schedule": ScheduleConfig("cosine", warmup_steps=steps // 10),
             "steps": steps,
-            "batch_size": BATCH,
+            "batch_size": _BATCH,
             "seed": seed,
         }
         return TrainConfig(**{**settings, **more})

@@ -11,6 +11,6 @@ of its folder, so a new task is a new folder.
 """
 
 from vitrail.tasks.base import Meaning
-from vitrail.tasks.registry import DEFAULT, Task, task, task_names
+from vitrail.tasks.registry import DEFAULT, Task, task, task_names, written_format
 
-__all__ = ["DEFAULT", "Meaning", "Task", "task", "task_names"]
+__all__ = ["DEFAULT", "Meaning", "Task", "task", "task_names", "written_format"]

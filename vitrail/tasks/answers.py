@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from vitrail.errors import UserError
+from vitrail.masks_and_boxes import Frame
 from vitrail.tasks.base import Meaning
 
 if TYPE_CHECKING:
@@ -127,11 +128,17 @@ class Answer(ABC):
 
     @abstractmethod
     def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
-        """Raises a UserError for options that do not fit such a model."""
+        """Raises a UserError for options `asked` that do not fit a model whose outputs have this `meaning`."""
 
     @abstractmethod
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
+        self,
+        path: str | None,
+        output: np.ndarray | None,
+        error: str | None,
+        meaning: Meaning,
+        asked: AnswerOptions,
+        frame: Frame | None = None,
     ) -> Prediction:
         """Makes the answer to one picture.
 
@@ -141,21 +148,47 @@ class Answer(ABC):
             error: why the picture could not be read, or None.
             meaning: what the model's outputs stand for.
             asked: how many classes to list, and from which score on.
+            frame: the map between the picture and the model's input, for answers in the picture's pixels.
         """
 
     @abstractmethod
     def columns(self, meaning: Meaning, asked: AnswerOptions) -> Columns:
-        """Returns how the answers of a model are written to tables and shown."""
+        """Returns how the answers `asked` for, of a model whose outputs have this `meaning`, are written to tables and
+        shown."""
 
     @abstractmethod
     def schema(self) -> dict[str, Any]:
         """Returns JSON schemas by key of what `to_json` has besides path and error: for the description of the server's
         API."""
 
+    def mask_file(self, prediction: Any, meaning: Meaning) -> bytes:
+        """Writes the mask of a picture as a PNG whose pixels are the numbers of classes.
+
+        Args:
+            prediction: the answer, which has a mask.
+            meaning: what the model's outputs stand for.
+        """
+        raise UserError("--masks is for models that give the class of each pixel; this one does not")
+
+    def with_mask_file(self, prediction: Any, path: str) -> Any:
+        """Returns the prediction with the path of its mask in place of the mask itself, in what is written of it."""
+        raise NotImplementedError
+
+    def painted(self, prediction: Any, pixels: np.ndarray, meaning: Meaning) -> np.ndarray:
+        """Draws an answer over its picture, uint8 [rows, columns, 3].
+
+        Args:
+            prediction: the answer, which is no error.
+            pixels: the upright picture, uint8 [rows, columns, channels].
+            meaning: what the model's outputs stand for.
+        """
+        raise UserError("--overlay is for models whose answers lie in the picture, such as masks; this one has none")
+
     def folders(self, meaning: Meaning, outputs: int) -> list[str]:
-        """Returns the folder names that pictures may be sorted into, one for each of the model's outputs."""
+        """Returns the folder names that pictures may be sorted into, one by `meaning` for each of the `outputs`."""
         raise UserError("--sort-into is for models that give each picture one class; this one does not")
 
     def folder(self, prediction: Any, asked: AnswerOptions) -> str | None:
-        """Returns the name of the folder that a picture is sorted into; None if it has no answer."""
+        """Returns the name of the folder that a picture with this `prediction` is sorted into, None if by the
+        threshold of `asked` it has no answer."""
         raise NotImplementedError

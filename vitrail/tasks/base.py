@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from vitrail.config import ModelConfig, TrainConfig
 from vitrail.errors import UserError
+from vitrail.masks_and_boxes import Frame
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +71,16 @@ class Audit:
 
 
 @dataclass(frozen=True)
+class Annotation:
+    """A right answer that lies in the pixels of its picture, such as a mask."""
+
+    values: np.ndarray | None
+    """The answer in the picture's own pixels, in the form of its task; None if it is not known."""
+    frame: Frame
+    """The map between the picture and the model's input."""
+
+
+@dataclass(frozen=True)
 class CheckedSplit:
     """A split of a data set that is checked: the ids and the targets of its samples."""
 
@@ -87,6 +99,9 @@ class Target(ABC):
     """What the names of the outputs are names of, in the plural."""
     contents: ClassVar[str] = "labels"
     """What a target consists of, in the plural, for reports."""
+    in_pixels: ClassVar[bool] = False
+    """Whether right answers lie in the pixels of pictures, as masks and boxes do. They are then read one by one beside
+    the pictures (`Split.annotation`), and `Split.targets` tells which samples have one."""
 
     @abstractmethod
     def unknown(self, count: int) -> np.ndarray:
@@ -94,12 +109,12 @@ class Target(ABC):
 
     @abstractmethod
     def known(self, targets: np.ndarray) -> np.ndarray:
-        """Returns which samples have a target: bool [samples]."""
+        """Returns which samples have a target among `targets`, one a sample: bool [samples]."""
 
     @abstractmethod
     def strata(self, targets: np.ndarray) -> np.ndarray:
-        """Assigns each sample to a group, int64 [samples]. A data set is split so that each group has its share in each
-        split."""
+        """Assigns each sample to a group by its target among `targets`, int64 [samples]. A data set is split so that
+        each group has its share in each split."""
 
     @abstractmethod
     def text(self, target: np.ndarray, names: Sequence[str]) -> str:
@@ -152,7 +167,7 @@ class Target(ABC):
         return None
 
     def audit(self, splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
-        """Checks the targets of a data set, given by split."""
+        """Checks the targets of a data set. splits: them, by the name of their split. names: of what is answered."""
         return Audit()
 
     def stored(self, target: np.ndarray) -> Any:
@@ -175,13 +190,45 @@ class Target(ABC):
         """Joins the targets of a batch's samples into one array, which becomes a tensor."""
         return targets
 
+    def moved(self, annotation: np.ndarray | None, frame: Frame) -> np.ndarray:
+        """Moves a right answer in pixels as its picture was moved; all samples of a batch give the same shape.
+
+        Args:
+            annotation: the answer in the picture's own pixels; None if it is not known.
+            frame: the map from the picture to the model's input.
+
+        Returns:
+            The answer in the pixels of the model's input.
+
+        Raises:
+            ValueError: if it does not fit the picture, with a predicate: "its mask has ...".
+        """
+        raise NotImplementedError
+
+    def fitted(self, config: TrainConfig) -> TrainConfig:
+        """Returns `config`, the configuration of a training, with what these targets need whatever its recipe says."""
+        return config
+
+    def finetuning(self, config: TrainConfig, samples: int) -> TrainConfig:
+        """Returns the settings of fine-tuning that suit this task, where the user names no recipe.
+
+        Args:
+            config: the settings that suit most tasks.
+            samples: the number of training samples.
+        """
+        return config
+
+    def renumbered(self, annotation: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Renumbers the classes of `annotation`, a right answer in pixels: class i becomes class `places[i]`."""
+        raise NotImplementedError
+
     def constants(self, targets: np.ndarray) -> dict[str, Any]:
         """Finds what has to be kept with a model that learns these targets."""
         return {}
 
     def labels(self, targets: np.ndarray) -> np.ndarray:
-        """Returns the one class of each sample, int64 [samples], -1 for none; raises a UserError if samples are not of
-        one class."""
+        """Returns the one class of each sample by `targets`, int64 [samples], -1 for none; raises a UserError if
+        samples are not of one class."""
         raise UserError(
             "this data does not give each picture one class, which is what is needed here: give a folder of class "
             "folders, or another source of classes"
@@ -192,7 +239,7 @@ class Target(ABC):
         return f"{len(names)} {self.plural}"
 
     def fewer(self, names: Sequence[str], known: Sequence[str]) -> str:
-        """Writes what it means that the data has only `names` of the names that the model knows."""
+        """Writes what it means that the data has only `names` of `known`, the names that the model answers with."""
         count = f"{len(names):,} of the model's {len(known):,} {self.plural}"
         return f"the data has {count}: it may still answer with any of them"
 
@@ -233,8 +280,17 @@ class Solved:
 class FeatureSet:
     """Features of samples, and the targets of the same samples as a batch has them."""
 
-    features: "Tensor"  # float32 [samples, width]
+    features: "Tensor"  # float32 [samples, width], or [samples, patches, width] for a head that reads every patch
     targets: "Tensor"  # [samples, ...]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Parts of pictures, such as patches, that have one class each."""
+
+    features: "Tensor"  # float32 [examples, width]
+    labels: "Tensor"  # int64 [examples]
+    owners: "Tensor"  # int64 [examples], the picture that each is a part of
 
 
 class Loss(ABC):
@@ -266,23 +322,33 @@ class Head(ABC):
     losses: ClassVar[tuple[str, ...]]
     """The names of the losses; the first is the default."""
 
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        """Returns a model's configuration with what this task's head needs of it; a UserError if it cannot have that.
+
+        Here the head reads one vector of each picture; a task whose head reads something else overrides this.
+        """
+        if model.pooling != "patches":
+            return model
+        return model.with_(pooling="class" if model.class_token else "average")
+
     @abstractmethod
     def loss(self, settings: LossSettings) -> Loss:
-        """Makes the loss of a training."""
+        """Makes the loss of a training. settings: its kind, and what was found in the training data."""
 
     @abstractmethod
     def soft_targets(self, targets: "Tensor", outputs: int, smoothing: float) -> "Tensor":
         """Turns targets into float [batch, outputs], which mixup, cutmix and label smoothing can blend."""
 
     def constants(self, kind: str) -> dict[str, Any]:
-        """Returns what has to be kept with a model trained by a loss, besides what `Target.constants` found."""
+        """Returns what has to be kept with a model trained by a loss of this `kind`, besides what `Target.constants`
+        found."""
         return {}
 
-    def weights(self, targets: np.ndarray, outputs: int) -> np.ndarray:
+    def weights(self, targets: Any, outputs: int) -> np.ndarray:
         """Computes how much the samples of each output count so that rare outputs count as much as common ones.
 
         Args:
-            targets: the targets of the training samples.
+            targets: the targets of the training samples; for answers in pixels, an iterable of annotations.
             outputs: the number of the model's outputs.
 
         Returns:
@@ -291,7 +357,7 @@ class Head(ABC):
         raise UserError("--class-weights balanced is for classes, which this data does not have: leave it out")
 
     def weights_line(self, weights: np.ndarray, names: Sequence[str]) -> str:
-        """Writes the weights in a line for the user."""
+        """Writes the weights, one for each of `names`, in a line for the user."""
         raise NotImplementedError
 
     def solve(self, train: FeatureSet, held_out: FeatureSet | None, settings: LossSettings) -> Solved:
@@ -304,8 +370,13 @@ class Head(ABC):
         """
         raise NotImplementedError
 
+    def examples(self, found: FeatureSet) -> Examples | None:
+        """Returns parts of pictures by which their features can be judged; None if whole pictures are judged, by their
+        strata. found: the features and targets of the pictures."""
+        return None
+
     def unsolvable(self, kind: str) -> str | None:
-        """Returns why a loss has no head in closed form, or None if it has one."""
+        """Returns why a loss of this `kind` has no head in closed form, or None if it has one."""
         return f"objective {kind} has no head in closed form"
 
 
@@ -333,8 +404,15 @@ class Meter(ABC):
         """One row for each sample, in order; the first entry of a row is the sample's id."""
 
     @abstractmethod
-    def add(self, ids: list[str], targets: "Tensor", outputs: "Tensor") -> None:
-        """Counts a batch: ids, targets [batch, ...] and the model's outputs [batch, outputs]."""
+    def add(self, ids: list[str], targets: "Tensor", outputs: "Tensor", annotations: Sequence[Annotation] = ()) -> None:
+        """Counts a batch.
+
+        Args:
+            ids: the ids of the samples.
+            targets: the right answers as a batch has them, [batch, ...].
+            outputs: what the model returned, [batch, outputs, ...].
+            annotations: the right answers in the pictures' own pixels, for tasks whose answers lie in pixels.
+        """
 
     @abstractmethod
     def merge(self, parts: Sequence[Any], ids: Sequence[str]) -> None:
@@ -368,7 +446,7 @@ class Meter(ABC):
     @classmethod
     @abstractmethod
     def about(cls, result: Mapping[str, Any], split: str) -> str:
-        """Writes a result with what it was measured on: "96.10% of 153 val images right"."""
+        """Writes a result with the split that it was measured on: "96.10% of 153 val images right"."""
 
     @classmethod
     @abstractmethod
@@ -386,7 +464,7 @@ class Meter(ABC):
         return {}
 
     def of_all(self, parts: "Sequence[Meter]", ids: Sequence[str]) -> "Meter":
-        """Merges the meters of several processes into a new one, with rows in the order of `ids`."""
+        """Merges `parts`, the meters of several processes, into a new one, with rows in the order of `ids`."""
         whole = type(self)(self.meaning, self.places)
         whole.merge(parts, ids)
         return whole

@@ -34,7 +34,7 @@ class Page(ABC):
     @staticmethod
     @abstractmethod
     def chosen(meter: Any) -> list[str]:
-        """Chooses the ids of the samples to show: some taken evenly from all of them, then the worst."""
+        """Chooses the ids of the samples of `meter` to show: some taken evenly from all of them, then the worst."""
 
     @abstractmethod
     def headline(self, result: Mapping[str, Any], brief: bool = False) -> Headline:
@@ -70,5 +70,6 @@ class Page(ABC):
 
     @classmethod
     def best(cls, records: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Writes sentences on the best validation of a run. A record is a result of the meter with its `step`."""
+        """Writes sentences on the best of the validations of a run; each of `records` is a result of the meter with its
+        `step`."""
         return []

@@ -50,6 +50,15 @@ class Task:
         return importlib.import_module(f"vitrail.tasks.{self.name}.{file}").PART
 
 
+def written_format(name: str, newest: int) -> int:
+    """Returns the number of the format in which a file of a model for this task is written.
+
+    It is 1 for the default task, so that versions from before there were several tasks read the file, and `newest` for
+    all others.
+    """
+    return 1 if name == DEFAULT else newest
+
+
 def task_names() -> tuple[str, ...]:
     """Lists the names of all tasks, sorted."""
     package = importlib.import_module("vitrail.tasks")

@@ -11,7 +11,7 @@ from vitrail.config import ModelConfig, OptimizerConfig
 from vitrail.training.distributed import gather_whole
 from vitrail.training.learner import PREFIX, Learner
 
-TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
+_TOKENS = ("cls_token", "dist_token", "reg_token", "mask_token")
 """The beginnings of the names of learned tokens."""
 
 
@@ -21,7 +21,7 @@ def decays(name: str, parameter: Tensor, config: ModelConfig) -> bool:
     kind = config.position_kind
     if name in kind.tensors(config):
         return kind.decays
-    return parameter.ndim > 1 and not name.removeprefix(PREFIX).startswith(TOKENS)
+    return parameter.ndim > 1 and not name.removeprefix(PREFIX).startswith(_TOKENS)
 
 
 def layer_of(name: str, config: ModelConfig) -> int:
@@ -32,7 +32,7 @@ def layer_of(name: str, config: ModelConfig) -> int:
     if config.family == "resnet":
         stage = re.match(r"stages\.(\d+)\.", name)
         return 1 + int(stage[1]) if stage else 0 if name.startswith("stem.") else 1 + len(config.stages or ())
-    embedding = name.startswith(("patch_embed", *TOKENS)) or name in config.position_kind.tensors(config)
+    embedding = name.startswith(("patch_embed", *_TOKENS)) or name in config.position_kind.tensors(config)
     return 0 if embedding else config.depth + 1
 
 

@@ -24,7 +24,7 @@ from vitrail.training.figures import curve_panels, illustration, series
 from vitrail.training.objectives.base import Illustration
 from vitrail.version import __version__
 
-REPORT = "report.html"
+_REPORT = "report.html"
 _ILLUSTRATIONS = ("reconstruction.png", "attention.png")
 """Pictures that objectives without labels may draw."""
 _PACKAGES = ("torch", "numpy", "pillow", "matplotlib")
@@ -73,8 +73,8 @@ def write_report(run: Path, told: RunReport) -> Path:
         _configuration(told.config),
         _versions(),
     ]
-    write_bytes(run / REPORT, page(told.title, "".join(body), STYLE).encode())
-    return run / REPORT
+    write_bytes(run / _REPORT, page(told.title, "".join(body), STYLE).encode())
+    return run / _REPORT
 
 
 def _headline(told: RunReport) -> str:

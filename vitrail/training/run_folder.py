@@ -101,8 +101,11 @@ def prepare_run(config: TrainConfig, source: Source, lock: RunLock, resume: bool
     run = lock.run
     if resume:
         lock.take()
-    config = config.with_(model=config.model.with_(num_classes=len(source.classes), task=source.task))
-    config = _with_loss(config)
+    model = config.model.with_(num_classes=len(source.classes), task=source.task)
+    if not config.self_supervised:
+        model = task(source.task).head.adapted(model)
+        config = task(source.task).target.fitted(config)
+    config = _with_loss(config.with_(model=model))
     before = read_config(run) if resume else None
     config = _with_range(config, source, before)
     document = {"train": config.to_json(), "classes": list(source.classes), "fingerprint": source.fingerprint()}

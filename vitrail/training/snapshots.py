@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitrail.checkpoints.files import check_length
-from vitrail.errors import UserError, first_line
+from vitrail.errors import UserError, first_line, is_out_of_memory
 from vitrail.io.checksums import LARGEST_SUMS, SUMS, sum_line
 from vitrail.io.documents import read_json, read_text
 from vitrail.io.files import sync
@@ -161,6 +161,8 @@ def newest(folder: Path) -> tuple[RunProgress | None, Path, list[str]]:
             _verify(snapshot)
             progress = _read_progress(snapshot / COUNTERS)
         except (OSError, ValueError, UserError) as error:
+            if is_out_of_memory(error):
+                raise
             damaged[snapshot] = str(error).removeprefix(f"{snapshot}{os.sep}")
         else:
             told = [f"{each}: damaged ({why}); the one before it is used" for each, why in damaged.items()]

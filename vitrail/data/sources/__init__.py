@@ -3,14 +3,14 @@
 import difflib
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vitrail.config import DataConfig
 from vitrail.config.entries import imported
-from vitrail.data.decode import EXTENSIONS
-from vitrail.data.sources.base import UNLABELLED, Sample, Source, SourceKind, Split, SplitRule
+from vitrail.data.decode import EXTENSIONS, MAX_PIXELS
+from vitrail.data.sources.base import UNLABELLED, OpenOptions, Sample, Source, SourceKind, Split, SplitRule
 from vitrail.data.sources.classes import match_classes
 from vitrail.data.sources.folder import files_split, open_images
 from vitrail.data.sources.listing import expand_braces
@@ -32,9 +32,9 @@ __all__ = [
     "with_dev",
 ]
 
-_EMBEDDED = ("digits", "mnist5k")
-"""The names of data that installed packages contain."""
-SOURCE_KINDS = ("table.TableFile", "coco.Coco", "cifar.CifarFolder", "idx.IdxFolder")
+_EMBEDDED = ("digits", "mnist5k", "shapes")
+"""The names of data that need no file: two that installed packages contain, one that is drawn."""
+SOURCE_KINDS = ("table.TableFile", "coco.Coco", "masks.MaskFolder", "cifar.CifarFolder", "idx.IdxFolder")
 """The module and class of each format that is recognised quickly. The first that recognises a path opens it; a path
 that none recognises is taken for shards or images."""
 # Endings of archives that have to be unpacked first.
@@ -48,6 +48,8 @@ def open_source(
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     task: str | None = None,
+    ignore: Sequence[int] = (),
+    max_pixels: int = MAX_PIXELS,
 ) -> Source:
     """Recognises the format of a source and opens it.
 
@@ -59,19 +61,24 @@ def open_source(
         val_fraction: The fraction of the samples for a validation split.
         test_fraction: The fraction of the samples for a test split.
         task: The task that the source is for, if its data could be for several; None to take the task they show.
+        ignore: The ids in masks that are neither learned nor measured, besides 255.
+        max_pixels: The largest mask that is decoded, in pixels.
 
     Raises:
         UserError: If there is no such source, it cannot be read, or it is not for that task.
     """
-    source = _open(str(src), SplitRule(split_seed, val_fraction, test_fraction), task)
+    rule, asked = SplitRule(split_seed, val_fraction, test_fraction), OpenOptions(task, tuple(ignore), max_pixels)
+    source = _open(str(src), rule, asked)
     if task is not None and task != source.task:
         open_task(task)
         raise UserError(f"{source.name} is data for {source.task}, and cannot be taken for {task}: leave --task out")
+    if ignore and not open_task(source.task).target.in_pixels:
+        raise UserError(f"{source.name} has no masks, of which ids could be ignored: leave --data.ignore out")
     return source
 
 
-def _open(text: str, rule: SplitRule, task: str | None) -> Source:
-    """Opens a source of any format. task: the one that the user named, if any."""
+def _open(text: str, rule: SplitRule, asked: OpenOptions) -> Source:
+    """Opens a source of any format. asked: what the user asked of it besides its splits."""
     if text in _EMBEDDED:
         from vitrail.data.sources.embedded import open_embedded
 
@@ -86,9 +93,9 @@ def _open(text: str, rule: SplitRule, task: str | None) -> Source:
         return open_remote(text, rule)
     path = Path(text).expanduser()
     if path.exists() and (kind := next((each for each in _source_kinds() if each.recognises(path)), None)):
-        return kind.open(path, rule, task)
+        return kind.open(path, rule, asked)
     if path.is_dir():
-        return _open_folder(path, rule, task)
+        return _open_folder(path, rule, asked)
     if path.is_file():
         return _open_files(text, [path], path.parent, rule)
     if any(mark in text for mark in "*?[{"):
@@ -106,6 +113,8 @@ def open_data(config: DataConfig) -> Source:
         val_fraction=config.val_fraction,
         test_fraction=config.test_fraction,
         task=config.task,
+        ignore=config.ignore,
+        max_pixels=config.max_pixels,
     )
     if config.train_size is not None:
         source = _with_fewer(source, "train", config.train_size, config.split_seed)
@@ -162,12 +171,12 @@ def _choices() -> str:
     """Lists everything that a source can be, in words for a message."""
     kinds = ", ".join(kind.words for kind in _source_kinds())
     return (
-        "digits, mnist5k, a folder of class folders, a folder or pattern of images without classes, "
+        "digits, mnist5k, shapes, a folder of class folders, a folder or pattern of images without classes, "
         f"{kinds}, .tar shards, .parquet, hf:owner/name, or a URL of shards or .parquet"
     )
 
 
-def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
+def _open_folder(path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
     from vitrail.data.sources.folder import open_folder
 
     # A folder with an index but no shards is opened as shards too, so that the error names the missing ones.
@@ -177,7 +186,7 @@ def _open_folder(path: Path, rule: SplitRule, task: str | None) -> Source:
         return open_shards(str(path), LocalFolder(path), None, rule)
     if _holds(path, ".parquet"):
         return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
-    return open_folder(path, rule, task)
+    return open_folder(path, rule, asked.task)
 
 
 def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:

@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.sources.classes import namesake_notes
 from vitrail.data.sources.splits import stratified_split
 from vitrail.errors import UserError
@@ -25,9 +26,11 @@ __all__ = [
     "MAX_SAMPLE_BYTES",
     "PRETRAINING",
     "UNLABELLED",
+    "AnnotatedReader",
     "ArrayReader",
     "Content",
     "JoinedReader",
+    "OpenOptions",
     "Reader",
     "Sample",
     "ShardedReader",
@@ -78,6 +81,18 @@ class ShardedReader(Reader, Protocol):
 
     def prepare(self, rows: np.ndarray) -> None:
         """Begins to download the files of these rows in the background, since they will be read soon."""
+        ...
+
+
+@runtime_checkable
+class AnnotatedReader(Reader, Protocol):
+    """A reader of samples whose right answers lie in the pixels of their pictures, such as masks or boxes."""
+
+    def annotation(self, row: int) -> np.ndarray:
+        """Reads the right answer of the sample in a row, in the form of its task and in the picture's own pixels.
+
+        Raises BadImage if it cannot be read.
+        """
         ...
 
 
@@ -151,11 +166,22 @@ class Split:
         return task(self.task).target.strata(self.targets)
 
     def read(self, index: int) -> Content:
-        """Reads the content of a sample. Raises BadImage if it cannot be read."""
+        """Reads the content of the sample at `index`. Raises BadImage if it cannot be read."""
         return self.reader.read(int(self.rows[index]))
 
+    def annotation(self, index: int) -> np.ndarray | None:
+        """Reads the right answer of the sample at `index` in the picture's own pixels, such as its mask; None if it has
+        none.
+
+        Only splits of a task whose answers lie in pixels have such answers. Raises BadImage if it cannot be read.
+        """
+        if not self.known[index]:
+            return None
+        assert isinstance(self.reader, AnnotatedReader)
+        return self.reader.annotation(int(self.rows[index]))
+
     def size(self, index: int) -> int:
-        """Returns the size of a sample's content in bytes, as `Reader.size`."""
+        """Returns the size of the content of the sample at `index` in bytes, as `Reader.size`."""
         return self.reader.size(int(self.rows[index]))
 
     @cached_property
@@ -173,7 +199,7 @@ class Split:
         return self.reader.shards(self.rows) if isinstance(self.reader, ShardedReader) else None
 
     def prepare(self, indices: np.ndarray) -> None:
-        """Begins to download these samples in the background, if they are remote, since they will be read soon."""
+        """Begins to download the samples at `indices` in the background, if they are remote: they will be read soon."""
         if isinstance(self.reader, ShardedReader):
             self.reader.prepare(self.rows[indices])
 
@@ -192,7 +218,7 @@ class Split:
         )
 
     def without(self, ids: Sequence[str]) -> "Split":
-        """Returns the samples whose id is not one of these."""
+        """Returns the samples whose id is not one of `ids`."""
         left_out = set(ids)
         return self.subset([index for index, name in enumerate(self.ids) if name not in left_out])
 
@@ -202,21 +228,23 @@ class Split:
     ) -> "Split":
         """Makes a split for classification; its samples are the reader's rows from `start` on.
 
-        labels: the class of each sample, -1 for none.
+        name: "train", "val" or "test". ids: the stable id of each sample. labels: its class, -1 for none.
         """
         rows = np.arange(start, start + len(ids), dtype=np.int64)
         return Split(name, ids, np.asarray(labels, dtype=np.int64), reader, rows)
 
     @staticmethod
     def unlabelled(name: str, ids: Sequence[str], reader: Reader) -> "Split":
-        """Makes a split of samples without targets, which are the reader's rows from the first on."""
+        """Makes a split called `name` of samples without targets, which are the reader's rows from the first on; `ids`
+        has the stable id of each."""
         return Split(name, ids, task(DEFAULT).target.unknown(len(ids)), reader, np.arange(len(ids), dtype=np.int64))
 
     @staticmethod
     def of_array(name: str, images: np.ndarray, labels: Sequence[int] | np.ndarray) -> "Split":
-        """Makes a split for classification of pixels in memory; the ids are NAME/000000, NAME/000001 ...
+        """Makes a split called `name` for classification of pixels in memory; the ids are NAME/000000, NAME/000001 ...
 
-        images: uint8 [samples, rows, columns] or [samples, rows, columns, channels].
+        images: uint8 [samples, rows, columns] or [samples, rows, columns, channels]. labels: the class of each sample,
+        -1 for none.
         """
         pixels = images[..., None] if images.ndim == 3 else images
         assert pixels.dtype == np.uint8
@@ -273,12 +301,15 @@ class Source:
         )
 
     def with_classes(self, names: Sequence[str]) -> "Source":
-        """Returns the same samples with the same classes in another order; the targets are renumbered."""
+        """Returns the same samples with the same classes in the order of `names`; the targets are renumbered."""
         assert sorted(names) == sorted(self.classes)
         number = {name: index for index, name in enumerate(names)}
         numbers = np.array([number[name] for name in self.classes], dtype=np.int64)
-        renumbered = task(self.task).target.reordered
-        splits = {key: replace(part, targets=renumbered(part.targets, numbers)) for key, part in self.splits.items()}
+        target = task(self.task).target
+        splits = {}
+        for key, part in self.splits.items():
+            reader = RenumberedReader(part.reader, self.task, numbers) if target.in_pixels else part.reader
+            splits[key] = replace(part, targets=target.reordered(part.targets, numbers), reader=reader)
         return replace(self, classes=tuple(names), splits=splits)
 
     @cached_property
@@ -333,6 +364,32 @@ class JoinedReader(Reader):
     def size(self, row: int) -> int:
         return self.readers[self.members[row]].size(int(self.rows[row]))
 
+    def annotation(self, row: int) -> np.ndarray:
+        """Reads the right answer of the sample in a row, which lies in pixels."""
+        reader = self.readers[self.members[row]]
+        assert isinstance(reader, AnnotatedReader)
+        return reader.annotation(int(self.rows[row]))
+
+
+@dataclass(frozen=True)
+class RenumberedReader(AnnotatedReader):
+    """Reads samples whose right answers lie in pixels, with their classes in another order."""
+
+    reader: Reader
+    task: str
+    places: np.ndarray
+    """The new number of each class, int64 [classes]."""
+
+    def read(self, row: int) -> Content:
+        return self.reader.read(row)
+
+    def size(self, row: int) -> int:
+        return self.reader.size(row)
+
+    def annotation(self, row: int) -> np.ndarray:
+        assert isinstance(self.reader, AnnotatedReader)
+        return task(self.task).target.renumbered(self.reader.annotation(row), self.places)
+
 
 @dataclass(frozen=True)
 class SplitRule:
@@ -343,6 +400,18 @@ class SplitRule:
     test_fraction: float = 0.1
 
 
+@dataclass(frozen=True)
+class OpenOptions:
+    """Says what the user asks of a source besides its splits."""
+
+    task: str | None = None
+    """The task that it is for, if its data could be for several; None to take the task they show."""
+    ignore: tuple[int, ...] = ()
+    """The ids in masks that are neither learned nor measured."""
+    max_pixels: int = MAX_PIXELS
+    """The largest mask that is decoded, in pixels."""
+
+
 class SourceKind(ABC):
     """A format of files or folders. `SOURCE_KINDS` in `vitrail.data.sources` lists all of them."""
 
@@ -351,16 +420,16 @@ class SourceKind(ABC):
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:
-        """Tells whether an existing file or folder has this format, without reading much of it."""
+        """Tells whether `path`, which exists, is a file or folder of this format, without reading much of it."""
 
     @abstractmethod
-    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+    def open(self, path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
         """Opens a source.
 
         Args:
             path: The file or folder.
             rule: How to make the splits that it does not have.
-            asked: The task that the user named, if any.
+            asked: What the user asked of it besides.
 
         Raises:
             UserError: If it cannot be read.

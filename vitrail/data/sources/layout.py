@@ -8,14 +8,13 @@ from vitrail.data.sources.listing import visible_folders
 from vitrail.data.sources.splits import SPLIT_NAMES, split_named
 from vitrail.errors import UserError
 
-# The names of folders of pictures, and those of folders of annotations: side by side they are not class folders.
-_PICTURES = frozenset(("images", "image", "imgs", "img", "jpegimages"))
-_MARKS = frozenset(
-    (
-        *("annotations", "annotation", "labels", "label", "masks", "mask", "boxes", "bboxes", "xmls", "xml", "gt"),
-        *("groundtruth", "ground_truth", "segmentationclass", "segmentationobject", "trimaps"),
-    )
+PICTURE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages")
+"""The names of folders of pictures, in lower case."""
+MARKS = (
+    *("annotations", "annotation", "labels", "label", "masks", "mask", "boxes", "bboxes", "xmls", "xml", "gt"),
+    *("groundtruth", "ground_truth", "segmentationclass", "segmentationobject", "trimaps"),
 )
+"""The names of folders of what is marked in pictures; beside one of pictures they are not class folders."""
 _DEPTH = 3
 """The most levels of folders with a single folder in them that are entered; a link could make them endless."""
 
@@ -71,11 +70,12 @@ def split_folders(root: Path, notes: list[str]) -> dict[Path, str]:
 def refuse_marks(root: Path, folders: list[Path]) -> None:
     """Raises UserError if a folder of pictures is beside one of annotations: they would be taken for two classes."""
     by_name = {folder.name.lower(): folder.name for folder in folders}
-    pictures, marks = sorted(_PICTURES & set(by_name)), sorted(_MARKS & set(by_name))
+    pictures, marks = sorted(set(PICTURE_FOLDERS) & set(by_name)), sorted(set(MARKS) & set(by_name))
     if pictures and marks:
         raise UserError(
             f"{root} has {by_name[pictures[0]]}/ beside {by_name[marks[0]]}/: pictures and what is marked in them "
-            "(masks or boxes), not classes. To tell classes apart, put the pictures of each into a folder of its own"
+            "(masks or boxes), not classes. There are no masks for these pictures: a mask is a picture of class ids "
+            "with the name of its image. To tell classes apart, put the pictures of each into a folder of its own"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sources.base import Source, SourceKind, Split, SplitRule, build_source
+from vitrail.data.sources.base import OpenOptions, Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.parquet import holds_bytes
 from vitrail.data.sources.splits import SPLIT_NAMES
@@ -55,8 +55,8 @@ class TableFile(SourceKind):
     def recognises(self, path: Path) -> bool:
         return path.is_file() and is_table(path)
 
-    def open(self, path: Path, rule: SplitRule, asked: str | None) -> Source:
-        return open_table(path, rule, asked)
+    def open(self, path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
+        return open_table(path, rule, asked.task)
 
 
 def is_table(path: Path) -> bool:

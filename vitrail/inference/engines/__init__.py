@@ -21,10 +21,10 @@ from vitrail.inference.engines.facts import ExportMetadata
 
 Name = Literal["torch", "onnxruntime", "openvino"]
 """The name of an engine."""
-NAMES: tuple[Name, ...] = get_args(Name)
+ENGINE_NAMES: tuple[Name, ...] = get_args(Name)
 FEATURES = "features"
 """The name, in every exported file, of the output that the head is given."""
-TOKENS = 1024
+_TOKENS = 1024
 """The number of tokens in a batch that a processor computes fastest; with more, a layer's output no longer fits the
 caches when the next layer reads it."""
 
@@ -117,7 +117,7 @@ def processors() -> int:
 def batch_in_caches(facts: ExportMetadata) -> int:
     """Returns the number of pictures whose tokens fit the processor's caches, at most 16."""
     config = facts.config
-    return 16 if config.family == "resnet" else max(1, min(16, TOKENS // config.tokens))
+    return 16 if config.family == "resnet" else max(1, min(16, _TOKENS // config.tokens))
 
 
 def package(name: str) -> Any:

@@ -10,12 +10,12 @@ from vitrail.config import ModelConfig, Preprocessing
 from vitrail.errors import UserError, naming
 from vitrail.io.documents import parse_json
 from vitrail.models.card import Card
-from vitrail.tasks import DEFAULT, Meaning, task
+from vitrail.tasks import Meaning, task, written_format
 from vitrail.version import __version__
 
 KEY = "vitrail"
 """The key of the text in an ONNX file's metadata and in OpenVINO's rt_info."""
-FORMAT = 2
+_FORMAT = 2
 """The newest format that can be read. Models for classification are written in format 1, which has no task and no
 constants."""
 _LARGEST = 64 << 20
@@ -39,8 +39,7 @@ class ExportMetadata:
     def of(cls, config: ModelConfig, card: Card, **changes: Any) -> "ExportMetadata":
         """Returns the facts of a model in memory. Without preprocessing on its card, pixels are scaled to [-1, 1], as
         in a bundle."""
-        half = (0.5,) * config.channels
-        preprocessing = card.preprocessing or Preprocessing(image_size=config.image_size, mean=half, std=half)
+        preprocessing = card.preprocessing_for(config)
         names, words = card.label_names, card.label_descriptions
         return cls(config, preprocessing, names, words, card.constants, card.provenance, changes)
 
@@ -73,7 +72,7 @@ class ExportMetadata:
     def to_text(self) -> str:
         """Returns the facts as the JSON text that is written into a file."""
         document = {
-            "format": 1 if self.config.task == DEFAULT else FORMAT,
+            "format": written_format(self.config.task, _FORMAT),
             "version": __version__,
             "model": self.config.to_json(),
             "preprocessing": self.preprocessing.to_json(),
@@ -95,7 +94,7 @@ class ExportMetadata:
                 "make the file with vitrail export"
             )
         document = parse_json(text, f"{path}: the facts in it", finite=False)  # a metric may be NaN
-        if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
+        if not isinstance(document, dict) or document.get("format") not in (1, _FORMAT):
             raise UserError(f"{path}: its facts are of a format this version cannot read; upgrade vitrail")
         changes = document.get("changes") or {}
         with naming(f"{path}: the facts in it cannot be read"):

@@ -15,7 +15,7 @@ from vitrail.inference.predictor import Predictor
 if TYPE_CHECKING:
     import pyarrow
 
-Precision = Literal["float16", "float32"]
+FeaturePrecision = Literal["float16", "float32"]
 """How features are stored."""
 
 
@@ -28,7 +28,7 @@ class EmbeddingColumns:
     """
 
     width: int
-    dtype: Precision = "float32"
+    dtype: FeaturePrecision = "float32"
 
     @property
     def names(self) -> list[str]:
@@ -61,7 +61,7 @@ class EmbeddingRows:
 
     formats: ClassVar[tuple[str, ...]] = (".parquet", npy.ENDING, ".csv")
 
-    dtype: Precision = "float32"
+    dtype: FeaturePrecision = "float32"
 
     def columns(self, facts: ExportMetadata) -> EmbeddingColumns:
         """Returns the columns for a model's features."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from vitrail.data.inputs import Input
 from vitrail.inference.engines.facts import ExportMetadata
+from vitrail.inference.jobs.answer_files import AnswerFiles
 from vitrail.inference.jobs.sorting import Sorting
 from vitrail.inference.predictor import Predictor
 from vitrail.tasks import task
@@ -22,6 +23,8 @@ class PredictionRows:
     """How many classes, or other options of the task."""
     sorting: Sorting | None = None
     """The folders into which pictures are sorted by their answers, if any."""
+    files: AnswerFiles | None = None
+    """The folders that masks and overlays are written into, if any."""
 
     def columns(self, facts: ExportMetadata) -> Columns:
         """Returns the columns for a model's answers; raises a UserError if the model cannot answer what is asked."""
@@ -36,11 +39,16 @@ class PredictionRows:
             yield [columns.row(each) for each in batch]
 
     def _predictions(self, predictor: Predictor, inputs: Iterable[Input]) -> Iterator[list[Prediction]]:
-        """Yields the predictions, and puts pictures into the folders of their classes if that is wanted."""
-        if self.sorting is None:
-            return predictor.predictions(inputs, self.asked)
+        """Yields the predictions; before that, writes their files and puts pictures into the folders of their classes
+        if that is wanted."""
         facts = predictor.engine.facts
         answer = task(facts.config.task).answer
+        if self.files is not None:
+            return self.files.write(
+                inputs, lambda found: predictor.predictions(found, self.asked), answer, facts.meaning
+            )
+        if self.sorting is None:
+            return predictor.predictions(inputs, self.asked)
         return self.sorting.sort(
             inputs,
             lambda found: predictor.predictions(found, self.asked),

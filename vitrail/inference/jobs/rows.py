@@ -2,7 +2,9 @@
 these."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from vitrail.tasks.answers import Row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -10,9 +12,6 @@ if TYPE_CHECKING:
     from vitrail.data.inputs import Input
     from vitrail.inference.engines.facts import ExportMetadata
     from vitrail.inference.predictor import Predictor
-
-Row = dict[str, Any]
-"""What is known of one picture: `path`, `error` (None if it could be read), and the results."""
 
 
 class TableColumns(Protocol):

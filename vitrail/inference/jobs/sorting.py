@@ -141,8 +141,7 @@ class Sorter:
     def put(self, picture: Input, label: str) -> Path:
         """Copies or links one picture, or writes out a member of an archive; returns the resulting file."""
         assert picture.path is not None
-        member = "::" in picture.path and not os.path.lexists(picture.path)
-        base = re.split(r"[/\\]" if member else "/", picture.path.rpartition("::")[2] if member else picture.path)[-1]
+        member, base = "::" in picture.path and not os.path.lexists(picture.path), base_name(picture.path)
         place = self.folder / self.names[label]
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -191,13 +190,32 @@ class Sorter:
             self._temporary.write_bytes(content)
         else:
             shutil.copy2(picture.path, self._temporary)
-        for target in _targets(place, base):
-            if _moved(self._temporary, target):
-                return target
-            regular = target.is_file() and not target.is_symlink()
-            if regular and filecmp.cmp(self._temporary, target, shallow=False):
-                return target  # it was copied before
-        raise AssertionError("names do not end")
+        return put_in_place(self._temporary, place, base)
+
+
+def base_name(path: str) -> str:
+    """Returns the last part of a picture's path, ARCHIVE::MEMBER included."""
+    member = "::" in path and not os.path.lexists(path)
+    return re.split(r"[/\\]" if member else "/", path.rpartition("::")[2] if member else path)[-1]
+
+
+def put_in_place(temporary: Path, folder: Path, base: str) -> Path:
+    """Gives a complete file the first free name in a folder, in one step, and returns the resulting file.
+
+    A file of the same content, which an earlier job has put there, is taken for it.
+
+    Args:
+        temporary: The file, in the same file system.
+        folder: The folder.
+        base: The name that it should have; it becomes NAME-2, NAME-3 and so on if that is taken.
+    """
+    for target in _targets(folder, base):
+        if _moved(temporary, target):
+            return target
+        regular = target.is_file() and not target.is_symlink()
+        if regular and filecmp.cmp(temporary, target, shallow=False):
+            return target
+    raise AssertionError("names do not end")
 
 
 def _targets(place: Path, base: str) -> Iterable[Path]:

@@ -17,7 +17,9 @@ from vitrail.serving.service import get_service
 router = APIRouter(tags=["attention"])
 _NUMBER = r"-?\d{1,6}"
 Layer = Annotated[str, Query(pattern=rf"^(all|{_NUMBER})$", description="all, or a number from 0; -1 is the last")]
-Head = Annotated[str, Query(pattern=rf"^(mean|rollout|{_NUMBER})$", description="mean, rollout, or a number from 0")]
+HeadParameter = Annotated[
+    str, Query(pattern=rf"^(mean|rollout|{_NUMBER})$", description="mean, rollout, or a number from 0")
+]
 QueryName = Annotated[
     str,
     Query(pattern=rf"^(class|all|{_NUMBER})$", description="class: what the classifier reads; a patch; or all patches"),
@@ -31,7 +33,7 @@ async def post_attention(
     request: Request,
     model: ModelName = None,
     layer: Layer = "-1",
-    head: Head = "mean",
+    head: HeadParameter = "mean",
     query: QueryName = "class",
     format: Format = "json",  # noqa: A002  it is the parameter's name
 ) -> Response:

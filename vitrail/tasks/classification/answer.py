@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.errors import UserError
+from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import answers
 from vitrail.tasks.answers import UNKNOWN, AnswerOptions, Guess, Row
 from vitrail.tasks.base import Meaning
@@ -46,7 +47,13 @@ class ClassAnswer(answers.Answer):
         answers.check_threshold(asked.threshold)
 
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
+        self,
+        path: str | None,
+        output: np.ndarray | None,
+        error: str | None,
+        meaning: Meaning,
+        asked: AnswerOptions,
+        frame: Frame | None = None,
     ) -> Prediction:
         """Returns the `top` most likely classes, the best first; the earlier of two equal ones comes first. output:
         float32 [num_classes].

@@ -14,7 +14,7 @@ from vitrail.tasks.classification import top1
 
 GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 """Strengths of regularisation to try, the strongest first. Of two that do equally well the stronger one is taken."""
-DEFAULT = 1e-2
+DEFAULT_STRENGTH = 1e-2
 """The strength if every class has a single sample, so that none can be held out."""
 HELD_OUT = 0.2
 """The share of each class that is held out."""
@@ -92,7 +92,7 @@ def _choose(x: Tensor, labels: Tensor, class_weights: Tensor, seed: int) -> floa
     """Returns the strength in GRID that does best on held-out samples."""
     out = held_out(labels, seed)
     if not bool(out.any()):
-        return DEFAULT
+        return DEFAULT_STRENGTH
     weights = x.new_zeros(x.shape[1] + 1, len(class_weights))
     best: tuple[float, float, float] | None = None
     for l2 in GRID:

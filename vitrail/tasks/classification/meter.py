@@ -35,7 +35,13 @@ class Accuracy(base.Meter):
         """The names of the model's classes, in order."""
         return self.meaning.names
 
-    def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
+    def add(
+        self,
+        ids: list[str],
+        targets: torch.Tensor,
+        outputs: torch.Tensor,
+        annotations: Sequence[base.Annotation] = (),
+    ) -> None:
         labels, logits = targets.cpu(), outputs.detach().float().cpu()
         if bool((labels < 0).any()):
             raise UserError(f"{ids[int((labels < 0).nonzero()[0])]}: has no label, so no answer can be right or wrong")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.errors import UserError
+from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import answers
 from vitrail.tasks.answers import AnswerOptions, Guess, Row
 from vitrail.tasks.base import Meaning
@@ -48,7 +49,13 @@ class LabelAnswer(answers.Answer):
         answers.check_threshold(asked.threshold)
 
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
+        self,
+        path: str | None,
+        output: np.ndarray | None,
+        error: str | None,
+        meaning: Meaning,
+        asked: AnswerOptions,
+        frame: Frame | None = None,
     ) -> Prediction:
         """Returns the labels whose scores reach their thresholds, or `asked.threshold` if it is given. The likeliest
         comes first, and the earlier of two equal ones. output: float32 [labels]."""

@@ -61,7 +61,13 @@ class LabelMeter(base.Meter):
         """The logits of no samples."""
         return np.empty((0, len(self.measured)), dtype=np.float32)
 
-    def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
+    def add(
+        self,
+        ids: list[str],
+        targets: torch.Tensor,
+        outputs: torch.Tensor,
+        annotations: Sequence[base.Annotation] = (),
+    ) -> None:
         truths, logits = targets.cpu(), outputs.float().cpu()
         if bool((truths < 0).any()):
             place = int((truths < 0).any(dim=1).nonzero()[0])

@@ -17,7 +17,7 @@ from vitrail.tasks.multilabel.scores import precision_recall, sigmoid
 from vitrail.tasks.multilabel.target import JOIN
 from vitrail.tasks.pages import Headline
 
-GRID_SAMPLES = 32
+_GRID_SAMPLES = 32
 """How many samples the grid of predictions shows."""
 _SHOWN_MISTAKES = 12
 _SHOWN_LABELS = 20
@@ -121,7 +121,7 @@ class LabelPage(pages.Page):
         return section("By label", shown, f"The {_SHOWN_LABELS} hardest labels first." if many else "")
 
     def _grid(self) -> str:
-        shown = [self._sample(each, pixels) for each, pixels in self.samples[:GRID_SAMPLES]]
+        shown = [self._sample(each, pixels) for each, pixels in self.samples[:_GRID_SAMPLES]]
         about = "✓ right, ✗ predicted but not true, ○ true but not predicted."
         return section("Sample predictions", f'<div class="samples">{"".join(shown)}</div>' if shown else "", about)
 
@@ -171,7 +171,7 @@ def _samples(meter: LabelMeter) -> list[SampleLabels]:
 def _chosen(meter: LabelMeter) -> list[SampleLabels]:
     """Returns some samples taken evenly from all of them, then those with the most mistakes."""
     every = _samples(meter)
-    fair = every[:: max(1, len(every) // GRID_SAMPLES)][:GRID_SAMPLES]
+    fair = every[:: max(1, len(every) // _GRID_SAMPLES)][:_GRID_SAMPLES]
     wrong = sorted((each for each in every if each.mistakes), key=lambda each: -each.mistakes)[:_SHOWN_MISTAKES]
     return [*fair, *wrong]
 

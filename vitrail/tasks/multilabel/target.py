@@ -10,11 +10,11 @@ from vitrail.errors import UserError
 from vitrail.tasks import base
 from vitrail.tasks.base import Audit, BadCell, CheckedSplit, ReadColumns
 
-UNKNOWN = -1
+_UNKNOWN = -1
 """Fills the row of a sample whose labels are not known."""
 JOIN = "|"
 """Separates the labels of one picture, in tables that are read and in tables that are written."""
-_TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "": UNKNOWN}
+_TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "": _UNKNOWN}
 """How cells of columns of 0 and 1 are read."""
 
 
@@ -25,7 +25,7 @@ class LabelTarget(base.Target):
     plural = "labels"
 
     def unknown(self, count: int) -> np.ndarray:
-        return np.full((count, 1), UNKNOWN, dtype=np.int8)
+        return np.full((count, 1), _UNKNOWN, dtype=np.int8)
 
     def known(self, targets: np.ndarray) -> np.ndarray:
         return np.asarray((targets >= 0).all(axis=1))
@@ -37,7 +37,7 @@ class LabelTarget(base.Target):
         counts = (targets[known] > 0).sum(axis=0)
         rarity = np.where(targets > 0, counts, len(targets) + 1)
         found = np.where((targets > 0).any(axis=1), rarity.argmin(axis=1), targets.shape[1])
-        return np.where(known, found, UNKNOWN).astype(np.int64)
+        return np.where(known, found, _UNKNOWN).astype(np.int64)
 
     def text(self, target: np.ndarray, names: Sequence[str]) -> str:
         """Joins the labels of a sample, sorted; a single "|" says that the sample is known to have none."""
@@ -89,7 +89,7 @@ class LabelTarget(base.Target):
         targets = np.zeros((len(stored), outputs), dtype=np.int8)
         for row, places in enumerate(stored):
             if places is None:
-                targets[row] = UNKNOWN
+                targets[row] = _UNKNOWN
                 continue
             if not isinstance(places, list) or any(type(place) is not int for place in places):
                 raise ValueError("a sample's labels are not a list of places")

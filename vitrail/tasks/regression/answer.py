@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.errors import UserError
+from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import answers
 from vitrail.tasks.answers import AnswerOptions, Row
 from vitrail.tasks.base import Meaning
@@ -42,7 +43,13 @@ class NumberAnswer(answers.Answer):
             raise UserError("--threshold is for scores of classes; this model gives numbers: leave it out")
 
     def prediction(
-        self, path: str | None, output: np.ndarray | None, error: str | None, meaning: Meaning, asked: AnswerOptions
+        self,
+        path: str | None,
+        output: np.ndarray | None,
+        error: str | None,
+        meaning: Meaning,
+        asked: AnswerOptions,
+        frame: Frame | None = None,
     ) -> Prediction:
         """Converts the outputs, float32 [numbers], to the user's units."""
         if output is None:

@@ -15,7 +15,7 @@ from vitrail.tasks.regression.scale import TargetScale
 LOSS = "loss"
 """The key of the constant that says which loss a model was trained with, so that it can be measured by the same
 loss."""
-STRENGTHS = (1e-5, 1e-4, 1e-3, *ridge.STRENGTHS)
+STRENGTHS_OF_NUMBERS = (1e-5, 1e-4, 1e-3, *ridge.STRENGTHS)
 """The strengths of regularisation to try: weaker ones too, since a number may depend on finer details than a class
 does."""
 
@@ -99,7 +99,7 @@ class NumberHead(base.Head):
         wanted = torch.from_numpy(scale.standardised(train.targets.double().cpu().numpy()))
         assert wanted.shape == (len(train.features), settings.outputs)
         best: tuple[float, float] | None = None
-        for l2, outputs, judged in ridge.leave_one_out(train.features, wanted.__getitem__, None, STRENGTHS):
+        for l2, outputs, judged in ridge.leave_one_out(train.features, wanted.__getitem__, None, STRENGTHS_OF_NUMBERS):
             error = float((outputs - wanted[judged]).square().mean())
             if best is None or error < best[0]:
                 best = error, l2

@@ -46,7 +46,13 @@ class Errors(base.Meter):
         """The names of the numbers that are measured, in order."""
         return [self.meaning.names[column] for column in self.columns.tolist()]
 
-    def add(self, ids: list[str], targets: torch.Tensor, outputs: torch.Tensor) -> None:
+    def add(
+        self,
+        ids: list[str],
+        targets: torch.Tensor,
+        outputs: torch.Tensor,
+        annotations: Sequence[base.Annotation] = (),
+    ) -> None:
         known = targets.isfinite().all(dim=1)
         if not bool(known.all()):
             raise UserError(f"{ids[int((~known).nonzero()[0])]}: lacks a number, so no answer can be right or wrong")

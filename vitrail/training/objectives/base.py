@@ -70,26 +70,29 @@ class Objective(nn.Module):
 
     @classmethod
     def create(cls, config: TrainConfig, model: Any, settings: LossSettings) -> Self:
-        """Makes the objective for a model. settings: what its loss is made from, if it learns from targets."""
+        """Makes the objective for a model.
+
+        config: the training's. settings: what its loss is made from, if it learns from targets.
+        """
         raise NotImplementedError
 
     @classmethod
     def views(cls, config: TrainConfig) -> Sequence[tuple[TransformConfig, Preprocessing]]:
-        """Returns how each further view of a picture is made, besides the first. `Batch.views` has them, in training
-        and in validation."""
+        """Returns how each further view of a picture is made in a training of this `config`, besides the first.
+        `Batch.views` has them, in training and in validation."""
         return ()
 
     @classmethod
     def unseen(cls, config: TrainConfig) -> float:
-        """Returns the share of the patches that the model does not see in a training step."""
+        """Returns the share of the patches that the model does not see in a step of a training of this `config`."""
         return config.model.patch_dropout
 
     def forward(self, model: Any, batch: Batch) -> Losses:
-        """Computes the loss of a batch."""
+        """Computes the loss of a batch by `model`, the one that is trained."""
         raise NotImplementedError
 
     def begin(self, moment: Moment) -> None:
-        """Prepares for a step."""
+        """Prepares for a step, whose place in the training is `moment`."""
 
     def before_update(self) -> None:
         """Changes the gradients of a step before the weights are updated."""
@@ -107,5 +110,5 @@ class Objective(nn.Module):
         return -result["loss"]
 
     def illustrate(self, model: Any, batch: Batch) -> Illustration | None:
-        """Draws what the model has learned on a few samples; None if there is nothing to show."""
+        """Draws what the model has learned on the samples of `batch`, a few; None if there is nothing to show."""
         return None

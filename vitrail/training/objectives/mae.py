@@ -15,7 +15,7 @@ from vitrail.models.positions import sincos
 from vitrail.models.vit import Block, ViT, patchify
 from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Objective
-from vitrail.training.objectives.pixels import GREY, Pixels, mask_at, pixels_as_pictures, unpatchify
+from vitrail.training.objectives.pixels import HIDDEN_GREY, Pixels, mask_at, pixels_as_pictures, unpatchify
 
 EPS = 1e-6
 """Added to the variance of a patch's pixels."""
@@ -116,7 +116,7 @@ class MaskedAutoencoder(Objective):
         painted = patchify(self.pixels(unpatchify(values, grid, size)), size)
         whole = patchify(self.pixels(images), size)
         seen = mask_at(visible, whole.shape[1])[..., None]
-        shown = [whole, torch.where(seen, whole, GREY), torch.where(seen, whole, painted)]
+        shown = [whole, torch.where(seen, whole, HIDDEN_GREY), torch.where(seen, whole, painted)]
         pictures = [pixels_as_pictures(unpatchify(each, grid, size)) for each in shown]
         about = f"{1 - visible.shape[1] / whole.shape[1]:.0%} of the patches were left out; the decoder paints them."
         if self.config.normalise:

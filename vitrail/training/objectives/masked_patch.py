@@ -16,13 +16,13 @@ from vitrail.data.loader import Batch
 from vitrail.models.vit import ViT, patchify
 from vitrail.tasks.base import LossSettings
 from vitrail.training.objectives.base import Illustration, Losses, Objective
-from vitrail.training.objectives.pixels import GREY, Pixels, mask_at, pixels_as_pictures, unpatchify
+from vitrail.training.objectives.pixels import HIDDEN_GREY, Pixels, mask_at, pixels_as_pictures, unpatchify
 
 LEVELS = 8
 """Levels of a channel in 3 bits."""
-SIDE = 4
+_SIDE = 4
 """Rows and columns of a patch that is reduced in size, if the target is "small"."""
-PREDICTIONS = {"mean": 1, "small": SIDE * SIDE}
+PREDICTIONS = {"mean": 1, "small": _SIDE * _SIDE}
 """How many colours are predicted for each patch."""
 
 
@@ -120,7 +120,7 @@ class MaskedPatch(Objective):
         a channel, those of the first channel the lowest."""
         pixels = patchify(self.pixels(images), self.patch_size)  # (batch, patches, channels * P * P)
         shaped = pixels.unflatten(-1, (self.channels, self.patch_size, self.patch_size))
-        side = 1 if self.config.target == "mean" else SIDE
+        side = 1 if self.config.target == "mean" else _SIDE
         means = F.adaptive_avg_pool2d(shaped.flatten(0, 1), side).unflatten(0, shaped.shape[:2]).flatten(-2)
         # The three high bits of a byte are its value / 32, rounded down. Normalising and undoing it has rounding
         # errors, which must not move a value on a border to the level below.
@@ -148,7 +148,11 @@ class MaskedPatch(Objective):
             columns = ["original", "corrupted", "wanted", "predicted"]
             predicted = self._everywhere(output.argmax(dim=-1), corruption, self.classes(images))
             answers = [self._painted(self.classes(images)), self._painted(predicted)]
-        shown = [whole, torch.where(hidden, GREY, whole), *(torch.where(hidden, each, whole) for each in answers)]
+        shown = [
+            whole,
+            torch.where(hidden, HIDDEN_GREY, whole),
+            *(torch.where(hidden, each, whole) for each in answers),
+        ]
         pictures = [pixels_as_pictures(unpatchify(each, grid, size)) for each in shown]
         kept = 1 - self.config.masked - self.config.replaced
         bits = "" if self.config.target == "pixels" else " Colours are told at three bits a channel."
@@ -169,7 +173,7 @@ class MaskedPatch(Objective):
     def _painted(self, classes: Tensor) -> Tensor:
         """Turns classes (batch, patches, predictions) into pixels (batch, patches, channels * P * P) of their
         colours."""
-        side = 1 if self.config.target == "mean" else SIDE
+        side = 1 if self.config.target == "mean" else _SIDE
         colours = self.colours(classes).unflatten(-1, (side, side))
         size = (self.patch_size, self.patch_size)
         grown = F.interpolate(colours.flatten(0, 1), size, mode="nearest-exact")

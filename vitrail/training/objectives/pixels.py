@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vitrail.config import Preprocessing
 from vitrail.models.positions import Grid
 
-GREY = 0.5
+HIDDEN_GREY = 0.5
 """The value, from 0 to 1, that hidden patches have in a picture."""
 
 

@@ -44,7 +44,11 @@ class Frame:
 
     @classmethod
     def of(cls, size: Size, input_size: Size, box: Box | None = None) -> "Frame":
-        """Returns the frame of a picture of which a box is cut out and resized to the input; None: all of it."""
+        """Returns the frame of a picture of which a box is cut out and resized to the input.
+
+        size: the picture's rows and columns. input_size: the input's. box: (left, top, right, bottom) in the picture's
+        pixels; None for all of it.
+        """
         left, top, right, bottom = box or _whole(size)
         across, down = (right - left) / input_size[1], (bottom - top) / input_size[0]
         return cls(size, input_size, (across, 0.0, float(left), 0.0, down, float(top)))
@@ -260,6 +264,9 @@ def _bilinear(values: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     left, top = x.astype(np.intp), y.astype(np.intp)
     right, bottom = np.minimum(left + 1, columns - 1), np.minimum(top + 1, rows - 1)
     across, down = (x - left).astype(values.dtype), (y - top).astype(values.dtype)
+    if len(x) == 1 and y.shape[-1] == 1:  # neither rotated nor sheared: each row of values is interpolated once
+        wide = values[..., left[0]] * (1 - across[0]) + values[..., right[0]] * across[0]
+        return wide[..., top[:, 0], :] * (1 - down) + wide[..., bottom[:, 0], :] * down
     upper = values[..., top, left] * (1 - across) + values[..., top, right] * across
     lower = values[..., bottom, left] * (1 - across) + values[..., bottom, right] * across
     return upper * (1 - down) + lower * down

@@ -1,0 +1,94 @@
+"""Decoding the files of masks to the numbers that they store, which no conversion of colours may touch."""
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vitrail.data.bad_image import BadImage, TooCostly
+from vitrail.data.decode import MAX_PIXELS, decoding_failure, load_npy, open_header
+from vitrail.data.pillow_limit import allow_pixels
+
+LOSSY = ("JPEG", "MPO", "JPEG2000", "AVIF", "HEIF")
+"""Pillow's names of formats that store about what they were given, so that the ids of a mask come out changed."""
+_GREYS = {"L", "P", "1", "LA", "PA"}
+_LARGEST_ID = 65535
+
+
+def decode_mask(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """Decodes a mask to the numbers that it stores: those of grey pixels, or the places in the palette of its colours.
+
+    The mask is turned upright by its EXIF data, if it has any, as pictures are.
+
+    Args:
+        content: The bytes of an image file, or of an .npy file of whole numbers; or such an array.
+        max_pixels: Larger masks are refused before they are decoded.
+
+    Returns:
+        Ids, uint8 or uint16 [rows, columns]; or, for a picture in colours without a palette, uint8 [rows, columns, 3].
+
+    Raises:
+        BadImage: If it cannot be decoded or is no mask.
+    """
+    if isinstance(content, np.ndarray):
+        return _as_ids(content)
+    if content[:6] == b"\x93NUMPY":
+        return _as_ids(load_npy(content, max_pixels))
+    try:
+        with allow_pixels(max_pixels):
+            image = open_header(content, max_pixels)
+            image.load()
+            return _stored_numbers(ImageOps.exif_transpose(image), _unit(content))
+    except BadImage:
+        raise
+    except MemoryError:
+        raise TooCostly("does not fit into memory") from None
+    except Exception as error:
+        # Pillow's readers raise nearly anything on bad bytes.
+        raise BadImage(decoding_failure(content, error)) from error
+
+
+def format_and_mode(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> tuple[str, str]:
+    """Returns Pillow's names of the format and the mode of a mask that can be decoded; for arrays their type."""
+    if isinstance(content, np.ndarray):
+        return "array", str(content.dtype)
+    if content[:6] == b"\x93NUMPY":
+        return "npy", "npy"
+    image = open_header(content, max_pixels)
+    return image.format or "", image.mode
+
+
+def _unit(content: bytes) -> int:
+    """Returns what Pillow multiplies the grey values of a PNG of 2 or 4 bits by; 1 for any other file."""
+    grey_png = content[:8] == b"\x89PNG\r\n\x1a\n" and content[25:26] == b"\0"
+    return {2: 85, 4: 17}.get(content[24], 1) if grey_png else 1
+
+
+def _stored_numbers(image: Image.Image, unit: int) -> np.ndarray:
+    """Returns the numbers of a decoded mask. unit: what its grey values were multiplied by."""
+    if image.mode in _GREYS:
+        values = np.asarray(image)
+        values = (values if values.ndim == 2 else values[:, :, 0]).astype(np.uint8, copy=False)
+        return values // np.uint8(unit) if unit > 1 else values
+    if image.mode.startswith("I"):
+        return _as_ids(np.asarray(image))
+    if image.mode == "F":
+        raise BadImage("holds floats, where the ids of classes are whole numbers")
+    return np.asarray(image.convert("RGB"))
+
+
+def _as_ids(values: np.ndarray) -> np.ndarray:
+    """Converts whole numbers to uint8 or uint16. Raises BadImage if they are none, or cannot be ids."""
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[:, :, 0]
+    colours = values.ndim == 3 and values.shape[2] == 3 and values.dtype == np.uint8
+    if 0 in values.shape or (values.ndim != 2 and not colours):
+        raise BadImage(f"is an array of shape {values.shape}, not (rows, columns)")
+    if values.dtype in (np.dtype(np.uint8), np.dtype(np.uint16)):
+        return values
+    if values.dtype == np.bool_:
+        return values.astype(np.uint8)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise BadImage(f"holds {values.dtype}, where the ids of classes are whole numbers")
+    least, most = int(values.min()), int(values.max())
+    if least < 0 or most > _LARGEST_ID:
+        raise BadImage(f"has the id {least if least < 0 else most}; ids are from 0 to {_LARGEST_ID}")
+    return values.astype(np.uint16)
