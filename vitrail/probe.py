@@ -67,9 +67,8 @@ class Prober:
             processes: the processes that share the images.
 
         Returns:
-            The head's numbers on the held-out samples, with the `constants` that its answers depend on, if any; {}
-                without such
-            samples.
+            The head's numbers on the held-out samples, with the `constants` that its answers depend on, if any; {} if
+                there are no such samples.
         """
         if not processes.run_on_first(lambda: bundle.is_bundle(self.run / PROBE)):
             result, how, constants = self._solve(training, held_out, processes)
