@@ -56,7 +56,7 @@ def told() -> list[dict]:
         )
         for rank in range(2)
     ]
-    ended = [process.communicate(timeout=120) for process in processes]
+    ended = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], ended
     return [json.loads(out) for out, _ in ended]
 

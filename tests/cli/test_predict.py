@@ -234,7 +234,7 @@ def test_killed_and_resumed_every_file_has_one_row(onnx, tmp_path, name, ending,
         while rows_so_far(out) < stop and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(how)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
         assert process.returncode == (-how if how == signal.SIGKILL else 130), said
         assert stop <= rows_so_far(out) < 400
     result = run(*arguments, "--resume")

@@ -73,7 +73,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def finished(folder: Path, *arguments: str) -> str:
     process = started(folder, *arguments)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     return said
 
@@ -86,7 +86,7 @@ def kill_after_a_snapshot(process: subprocess.Popen[str], run: Path) -> int:
         assert time.monotonic() < until
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, "it had ended before it was killed"
     found = snapshots.read_snapshot(run / "snapshots")
     assert found is not None

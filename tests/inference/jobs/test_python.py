@@ -119,7 +119,7 @@ def test_killed_and_resumed_it_is_what_an_uninterrupted_job_writes(exported, tmp
         while rows_so_far(out) < stop and process.poll() is None and time.monotonic() < until:
             time.sleep(0.002)
         process.kill()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL, said
         assert stop <= rows_so_far(out) < 60
     kept = rows_so_far(out)
@@ -149,7 +149,7 @@ def test_processes_started_by_torchrun_share_the_pictures(exported, photos, tmp_
     command = [sys.executable, *launcher, str(exported), str(photos), str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     finally:
         process.terminate()  # and with it those that it has started
         process.wait(60)
