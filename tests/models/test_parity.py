@@ -208,7 +208,7 @@ def vit_pytorch_names(model) -> dict[str, Tensor]:
     return result
 
 
-@pytest.mark.parametrize("name", ["B/16", "R50+B/16"])
+@pytest.mark.parametrize("name", ["B/16", pytest.param("R50+B/16", marks=pytest.mark.slow)])
 def test_timm_at_real_size(peers, name):
     model = realistic(create(name, num_classes=100, stem_arithmetic="timm"))
     twin, images = timm_twin(peers, model), pictures(model, batch=1)
@@ -217,6 +217,7 @@ def test_timm_at_real_size(peers, name):
         assert_hidden(model, hidden_states(twin, twin.blocks, images), images, REAL)
 
 
+@pytest.mark.slow
 def test_transformers_at_real_size(peers):
     model = realistic(create("B/16", num_classes=100))
     twin, images = transformers_twin(peers, model), pictures(model, batch=1)
@@ -225,6 +226,7 @@ def test_transformers_at_real_size(peers):
         assert_hidden(model, hidden_states(twin, twin.vit.layers, images), images, REAL)
 
 
+@pytest.mark.slow
 def test_torchvision_at_real_size(peers):
     model = realistic(create("B/16", num_classes=100))
     twin = peers.torchvision.models.vit_b_16(num_classes=100)
