@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import architectures, bundle, hub, huggingface, other_families, published, timm
+from vitrail.checkpoints import architectures, bundle, eomt, hub, huggingface, other_families, published, timm
 from vitrail.checkpoints.declared_config import UNSEEN, Declared, read_model
 from vitrail.checkpoints.files import SUFFIXES, Contents, WeightsFrom, read_tensors
 from vitrail.checkpoints.formats import FORMATS, Beside, weights_format
@@ -300,7 +300,8 @@ def _facts_beside(tensors: Tensors, told: Declared, info: dict[str, Any]) -> dic
     elif "model_type" in info:
         other_families.refuse_by_type(info, told.named)
         facts = huggingface.huggingface_fields(info, tensors)
-    other_families.refuse_by_tensors(tensors)
+    if not eomt.has_queries(tensors):  # its LayerScale has the names of DINOv2's
+        other_families.refuse_by_tensors(tensors)
     return facts
 
 

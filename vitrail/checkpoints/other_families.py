@@ -40,7 +40,7 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
     (r"^(.*\.)?blocks\.\d+\.proj\.weight$", "Hiera", "stages of falling resolution"),
 )
 
-PLAIN_TYPES = ("vit", "vit_mae")
+PLAIN_TYPES = ("vit", "vit_mae", "eomt")
 """The values of `model_type` that this program reads."""
 OTHER_FILES = "; timm's files of the same weights are read"
 # Hugging Face's model_type -> (family, what it has and this program's ViT lacks, which other files of it are read).
@@ -49,6 +49,7 @@ TYPES: dict[str, tuple[str, str, str]] = {
     "dinov2": ("DINOv2", "LayerScale under names of its own", OTHER_FILES),
     "dinov2_with_registers": ("DINOv2 with registers", "registers and LayerScale under names of its own", OTHER_FILES),
     "dinov3_vit": ("DINOv3", "rotary positions in every layer", ""),
+    "eomt_dinov3": ("EoMT on DINOv3", "rotary positions in every layer", ""),
     "ijepa": ("I-JEPA", "no class token, and the average of its patches in place of one", OTHER_FILES),
     "clip": ("CLIP", "a text tower, a LayerNorm before the first layer and QuickGELU", ""),
     "clip_vision_model": ("CLIP", "a LayerNorm before the first layer and QuickGELU", ""),
