@@ -15,7 +15,7 @@ from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 from vitrail.models.attention import Recorder
 from vitrail.models.build import create
-from vitrail.models.query_head import dense_scores
+from vitrail.tasks.queries import dense_scores
 
 transformers = import_peer("transformers")
 

@@ -176,13 +176,14 @@ def adapt(model: Model, num_classes: int | None, image_size: int | tuple[int, in
 def with_fresh_head(model: Model, num_classes: int) -> Model:
     """Returns the same model with a new head for other classes and without the pre-training layer before the head.
 
-    All weights of the new head are 0, as the paper begins fine-tuning. 0 classes gives a model without a head.
+    All weights of the new head are 0, as the paper begins fine-tuning. 0 classes gives a model without a head. Of a
+    head of queries only the linear map to the classes is new.
     """
     config = model.config.with_(num_classes=num_classes, representation_size=0)
     fresh = build(config, "meta")
-    old = model.state_dict()
+    old, new = model.state_dict(), "head.classes" if config.query_tokens and model.config.query_tokens else "head"
     state = {
-        name: torch.zeros(tensor.shape) if name.startswith("head") else old[name]
+        name: torch.zeros(tensor.shape) if name.startswith(new) else old[name]
         for name, tensor in fresh.state_dict().items()
     }
     fresh.load_state_dict(state, assign=True)

@@ -185,7 +185,8 @@ class TrainConfig(Configuration):
 
     def to_json(self) -> dict[str, Any]:
         """Returns all fields as a dict; the model's with its task, which a run has always named."""
-        return {**super().to_json(), "model": asdict(self.model)}
+        kept = {*self.model.to_json(), "task"}
+        return {**super().to_json(), "model": {name: each for name, each in asdict(self.model).items() if name in kept}}
 
 
 def scaled_warmup(config: TrainConfig, planned: TrainConfig, samples: Callable[[], int]) -> TrainConfig:

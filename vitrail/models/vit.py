@@ -24,8 +24,9 @@ from vitrail.models.attention import Attention, Recorder
 from vitrail.models.card import Card
 from vitrail.models.positions import Grid, position_embedding
 from vitrail.models.prediction import Predicts
-from vitrail.models.query_head import Predictions, QueryHead, QueryMasking, dense_scores
+from vitrail.models.query_head import QueryHead, QueryMasking
 from vitrail.models.resnet import stem
+from vitrail.tasks.queries import Predictions, dense_scores
 
 
 class PatchEmbedding(nn.Module):

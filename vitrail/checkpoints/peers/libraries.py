@@ -13,7 +13,7 @@ from vitrail.checkpoints.name_maps import Tensors
 from vitrail.config import ModelConfig
 from vitrail.environment import import_without_telemetry
 from vitrail.errors import UserError
-from vitrail.models.query_head import dense_scores
+from vitrail.tasks.queries import dense_scores
 
 
 class PeerMissing(Exception):
