@@ -18,6 +18,7 @@ from vitrail.config import (
     TransformConfig,
 )
 from vitrail.config.fields import pair
+from vitrail.config.model import QUERY_FIELDS
 from vitrail.config.training import scaled_warmup
 from vitrail.data import open_data
 from vitrail.evaluation import normalisation
@@ -204,6 +205,7 @@ def _from_model(config: TrainConfig, start: StartingModel, image_size: int | tup
         attention_dropout=config.model.attention_dropout,
         drop_path=config.model.drop_path,
         patch_dropout=config.model.patch_dropout,
+        **{name: getattr(config.model, name) for name in QUERY_FIELDS},
     )
     own = model.card.preprocessing or config.preprocessing
     return config.with_(model=kept, init_from=start.source, preprocessing=replace(own, image_size=size))

@@ -17,10 +17,12 @@ from vitrail.checkpoints.name_maps import write_by_rules
 from vitrail.errors import UserError
 from vitrail.tasks import task
 from vitrail.tasks.base import LossSettings
-from vitrail.tasks.segmentation.query_loss import QueryLoss, Segments, mask_losses, masked_shares
+from vitrail.tasks.segmentation.query_loss import QueryLoss, Segments, masked_shares
 from vitrail.tasks.segmentation.target import IGNORE
 from vitrail.train import fit
 from vitrail.training.loop import Trainer
+from vitrail.training.objectives.base import Moment
+from vitrail.training.objectives.supervised import Supervised
 
 POINTS = 64
 SETTINGS = LossSettings("matched_masks", 3)
@@ -101,22 +103,29 @@ def test_each_class_is_matched_with_the_query_that_says_it():
     assert right < wrong / 5  # not 0: the points of the loss lie where classes meet, and logits are interpolated
 
 
-def test_ignored_pixels_do_not_count():
-    masks, logits = blobs(batch=1), torch.randn(1, 6, 48, 48)
+def test_what_a_model_says_of_ignored_pixels_costs_nothing():
+    """Two answers that differ there alone cost the same, about: the points that are drawn differ."""
+    masks, classes = blobs(batch=1), torch.randn(1, 6, 4)
     masks[:, 8:40, 8:24] = IGNORE
+    logits = 6 * torch.nn.functional.one_hot(masks.clamp(max=3).long(), 6).movedim(-1, 1).float() - 3
     other = logits.clone()
-    other[:, :, 9:39, 9:23] = 30.0  # within what is ignored
-    wanted = Segments.of(masks[0])
-    assert wanted.labels.tolist() == [0, 1, 2]
-    found = []
+    other[:, :3, 9:39, 9:23] = 9.0
+    wanted = [Segments.of(masks[0])]
+    assert wanted[0].labels.tolist() == [0, 1, 2]
+    loss, found = QueryLoss(SETTINGS, points=20_000), []
     for each in (logits, other):
         torch.manual_seed(0)
-        cell, dice = mask_losses(each[0, :3, None], wanted.masks[:, None], wanted.known.expand(3, 1, -1, -1), 40_000)
-        found.append((cell, dice))
-    # Points differ, since uncertain ones are drawn: the means are near, not equal.
-    assert torch.allclose(found[0][0], found[1][0], atol=0.05)
-    free, _ = mask_losses(other[0, :3, None], wanted.masks[:, None], None, 40_000)
-    assert float((free - found[1][0]).min()) > 0.05
+        found.append([float(part) for part in loss.parts(classes, each, wanted)])
+    assert found[0] == pytest.approx(found[1], abs=0.1)
+    masks[masks == IGNORE] = 3  # a class of its own: then it matters
+    one, two = (float(loss.parts(classes, each, wanted_of(masks))[1]) for each in (logits, other))
+    assert two - one > 0.3
+
+
+def wanted_of(masks):
+    """The classes but the last, with every pixel known."""
+    found = Segments.of(masks[0])
+    return [Segments(found.labels[:3], found.masks[:3], None)]
 
 
 def test_pictures_without_any_class_teach_only_that_there_is_no_object():
@@ -143,6 +152,17 @@ def test_masks_end_in_one_layer_after_the_other():
     assert masked_shares(0.5, 3) == pytest.approx([0, 0.5**0.9, 1])
     assert masked_shares(0.8, 3) == pytest.approx([0, 0, 0], abs=1e-9)
     assert masked_shares(0.95, 3) == [0, 0, 0]
+
+
+def test_a_training_ends_without_masks():
+    objective = Supervised("segmentation", SETTINGS)
+    shares = []
+    for step in (0, 8, 15):
+        objective.begin(Moment(step, 16, 0.0))
+        shares.append(masked_shares(objective.loss.share, 2))
+    assert shares[0] == [1, 1]
+    assert shares[1] == pytest.approx([0, 1])
+    assert shares[2] == [0, 0]
 
 
 def test_the_loss_is_chosen_by_the_head():

@@ -102,7 +102,7 @@ def refuse_by_type(info: dict[str, Any], known: bool) -> None:
         family, what, elsewhere = TYPES[kind]
         raise UserError(
             f"config.json names Hugging Face's {family} (model_type {kind!r}), which has {what}; of Hugging Face's "
-            f"classes ViT and ViTMAE are read{elsewhere}"
+            f"classes ViT, ViTMAE and Eomt are read{elsewhere}"
         )
     if kind not in PLAIN_TYPES and not known:
         raise UserError(
@@ -113,5 +113,5 @@ def refuse_by_type(info: dict[str, Any], known: bool) -> None:
     if any("MaskedImageModeling" in str(name) for name in classes):
         raise UserError(
             "config.json names Hugging Face's ViTForMaskedImageModeling, which has a mask token and a decoder of "
-            "pixels; of Hugging Face's classes ViTModel, ViTForImageClassification and ViTMAE are read"
+            "pixels; of Hugging Face's classes ViTModel, ViTForImageClassification, ViTMAE and Eomt are read"
         )

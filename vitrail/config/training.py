@@ -118,8 +118,8 @@ class TrainConfig(Configuration):
     init_from: str = ""
     """Fine-tuning: the model to start from. Its head is replaced, and its positions are interpolated."""
     head: FirstHead = "zero"
-    """How the head begins. zero: at 0, as in the paper; closed_form: computed from the features of the training images,
-    and also kept as the run's `probe`."""
+    """How the head begins. zero: at 0, as in the paper (a head of queries: at random); closed_form: computed from the
+    features of the training images, and also kept as the run's `probe`."""
     freeze: Freeze = "nothing"
     """What does not learn. nothing: all weights learn; backbone: only the head learns (a linear probe), and with a head
     in closed form there is nothing left to train."""

@@ -298,11 +298,11 @@ class Loss(ABC):
     targets."""
 
     @abstractmethod
-    def __call__(self, outputs: "Tensor", targets: "Tensor", soft: "Tensor | None") -> "Tensor":
+    def __call__(self, outputs: Any, targets: "Tensor", soft: "Tensor | None") -> "Tensor":
         """Computes the mean loss over the batch.
 
         Args:
-            outputs: what the model returned, [batch, outputs].
+            outputs: what `outputs` returned; for most losses [batch, outputs].
             targets: the right answers, [batch, ...].
             soft: the targets as `Head.soft_targets` makes them, mixed; None if the loss is to use `targets`.
         """
@@ -317,7 +317,7 @@ class Loss(ABC):
         return model(images).float()
 
     @abstractmethod
-    def measures(self, outputs: "Tensor", targets: "Tensor") -> dict[str, float]:
+    def measures(self, outputs: Any, targets: "Tensor") -> dict[str, float]:
         """Computes other numbers worth seeing of a training batch, by name, each summed over the samples."""
 
     def to(self, device: "torch.device") -> None:
