@@ -301,7 +301,7 @@ class ViT(Predicts, nn.Module):
         every_layer, bias = self.config.positions_at != "stem", None
         for layer, block in enumerate(self.blocks):
             if isinstance(self.head, QueryHead) and layer == self.config.first_query_layer:
-                tokens = torch.cat([tokens, self.head.queries.expand(len(tokens), -1, -1)], dim=1)
+                tokens = torch.cat([tokens, self.head.queries.expand(tokens.shape[0], -1, -1)], dim=1)
             if masking is not None and layer >= self.config.first_query_layer:
                 bias = masking.bias(tokens, self.config.prefix_tokens, grid)
             if every_layer and layer and (positions := self.positions(layer, grid)) is not None:
