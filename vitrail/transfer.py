@@ -21,6 +21,7 @@ from vitrail.config.fields import pair
 from vitrail.config.model import QUERY_FIELDS
 from vitrail.config.training import scaled_warmup
 from vitrail.data import open_data
+from vitrail.errors import UserError
 from vitrail.evaluation import normalisation
 from vitrail.models.device import choose_device
 from vitrail.recipes import DEV_FRACTIONS, LEARNING_RATES, recipe
@@ -55,9 +56,20 @@ def finetune(model: str, data: str, out: str | Path, *, quick: bool = False, **c
     start = StartingModel(model, given)
     planned = chosen_config(start, data)
     config = planned.with_(**changes)
+    if quick:
+        check_quick(config)
     if "schedule" not in changes:
         config = scaled_warmup(config, planned, lambda: len(open_data(config.data).split("train")))
     return fit(config if given is not None else with_preprocessing(config, say, start), out, start=start)
+
+
+def check_quick(config: TrainConfig) -> None:
+    """Raises a UserError for a fine-tuning of the head alone, in closed form, whose head has none."""
+    if config.model.head == "queries":
+        raise UserError(
+            "--quick computes a head in closed form, which a head of queries does not have: leave out --quick, or give "
+            "--model.head linear"
+        )
 
 
 def chosen_config(

@@ -221,6 +221,27 @@ def test_convert_writes_a_folder_that_transformers_loads(tmp_path, changes):
     assert vitrail.load(back).card.label_names == ("pet", "grass", "sky")
 
 
+def test_weights_alone_need_the_number_of_heads(tmp_path):
+    model = trained(TINY.with_(registers=2))
+    oracle(model).save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UserError, match="how many heads"):
+        vitrail.load(tmp_path / "model.safetensors")
+    loaded, images = vitrail.load(tmp_path / "model.safetensors", model="num_heads=2"), torch.randn(1, 3, 48, 48)
+    with torch.no_grad():
+        assert torch.allclose(loaded(images), model(images), atol=1e-5)
+
+
+def test_preparation_that_is_another_here_is_said(tmp_path):
+    oracle(trained()).save_pretrained(tmp_path)
+    processor = {"size": {"shortest_edge": 48, "longest_edge": 48}, "do_pad": True, "image_mean": [0.4, 0.5, 0.6]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    card = vitrail.load(tmp_path).card
+    assert (card.preprocessing.rows_columns, card.preprocessing.crop) == ((48, 48), "squash")
+    assert card.preprocessing.mean == (0.4, 0.5, 0.6)
+    assert any("do_pad" in note and "results will differ" in note for note in card.notes)
+
+
 def test_a_folder_that_lies_about_its_queries_is_refused(tmp_path):
     oracle(trained()).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

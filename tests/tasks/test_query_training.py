@@ -92,6 +92,12 @@ def test_it_is_exported_with_any_batch():
         assert torch.allclose(features, model.head_input(images), atol=1e-5)
 
 
+def test_quick_needs_a_closed_form(tmp_path):
+    vitrail.save(trained(TINY), tmp_path / "queries")
+    with pytest.raises(UserError, match="which a head of queries does not have"):
+        vitrail.finetune(str(tmp_path / "queries"), "shapes", tmp_path / "run", quick=True)
+
+
 def test_tokens_are_not_merged():
     with pytest.raises(UserError, match="whose masks need every patch in its place"):
         merged(trained(TINY), 2)

@@ -350,6 +350,18 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing:
     return Preprocessing(image_size=_edges(size), crop="squash", crop_fraction=1.0, **common)
 
 
+def notes_on_preprocessing(info: dict[str, Any]) -> list[str]:
+    """Returns a warning if a preprocessor_config.json asks for what this program does not do."""
+    asked = [name for name in ("do_split_image", "do_pad") if info.get(name)]
+    if not asked:
+        return []
+    note = (
+        f"WARNING: preprocessor_config.json says {' and '.join(asked)}: there a picture is cut into parts or padded, "
+        "here it is resized as a whole, so results will differ a little"
+    )
+    return [note]
+
+
 def preprocessor_json(preprocessing: Preprocessing) -> dict[str, Any]:
     """Builds the preprocessor_config.json that transformers reads."""
     rows, columns = preprocessing.rows_columns

@@ -224,6 +224,7 @@ def _open_folder(folder: Path, told: Declared, weights_from: WeightsFrom | None)
         card.label_names = huggingface.labels_from(info)
         if (folder / "preprocessor_config.json").is_file():
             card.preprocessing = _facts(folder / "preprocessor_config.json", huggingface.preprocessing_from)
+            card.notes += huggingface.notes_on_preprocessing(read_json(folder / "preprocessor_config.json"))
     if card.label_names and len(card.label_names) != reading.config.num_classes:
         count = len(card.label_names)
         card.notes.append(f"WARNING: {count} class names for {reading.config.num_classes} classes: left out")
