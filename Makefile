@@ -1,7 +1,7 @@
 # Every target makes .venv and installs what it needs on first use; later calls start at once.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := demo,data,tensorboard,export,serve,docs,dev
+EXTRAS := demo,data,tensorboard,tasks,export,serve,docs,dev
 # Three processes of one thread each keep two processors busy: many tests wait, for a server or a process of their own.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 

@@ -12,6 +12,7 @@ import torch
 from vitrail.checkpoints import bundle
 from vitrail.checkpoints.starting_model import StartingModel, starting_model
 from vitrail.config import TrainConfig
+from vitrail.config.model import QUERY_FIELDS
 from vitrail.data import Source, Split, open_data, with_dev
 from vitrail.data.evaluation_data import training_data
 from vitrail.data.loader import Batch, EvaluationLoader, TrainingLoader
@@ -366,12 +367,17 @@ def _model(config: TrainConfig, start: StartingModel | None = None) -> Model:
         return create(config.model)
     model = starting_model(config, start).take(config)
     own = ("task", "pooling", "dropout", "attention_dropout", "drop_path", "patch_dropout", "gradient_checkpointing")
+    own += QUERY_FIELDS
     # The same weights in modules with the dropout, and the checkpointing, of the new configuration.
     fresh = create(model.config.with_(**{name: getattr(config.model, name) for name in own}))
     weights = model.state_dict()
-    if fresh.config.pooling != model.config.pooling:  # a head that reads something else begins anew
+    if any(getattr(fresh.config, name) != getattr(model.config, name) for name in ("pooling", *QUERY_FIELDS)):
+        # A head that reads something else begins anew.
         heads = {name: tensor for name, tensor in fresh.state_dict().items() if name.startswith("head")}
         weights = {**{name: tensor for name, tensor in weights.items() if not name.startswith("head")}, **heads}
+        if fresh.config.query_tokens:
+            fresh_head = f"the head is new: {fresh.config.queries} queries, at random"
+            model.card.notes = [*(note for note in model.card.notes if "the head is" not in note), fresh_head]
     fresh.load_state_dict(weights)
     fresh.card = model.card
     return fresh

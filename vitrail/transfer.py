@@ -18,8 +18,10 @@ from vitrail.config import (
     TransformConfig,
 )
 from vitrail.config.fields import pair
+from vitrail.config.model import QUERY_FIELDS
 from vitrail.config.training import scaled_warmup
 from vitrail.data import open_data
+from vitrail.errors import UserError
 from vitrail.evaluation import normalisation
 from vitrail.models.device import choose_device
 from vitrail.recipes import DEV_FRACTIONS, LEARNING_RATES, recipe
@@ -54,9 +56,20 @@ def finetune(model: str, data: str, out: str | Path, *, quick: bool = False, **c
     start = StartingModel(model, given)
     planned = chosen_config(start, data)
     config = planned.with_(**changes)
+    if quick:
+        check_quick(config)
     if "schedule" not in changes:
         config = scaled_warmup(config, planned, lambda: len(open_data(config.data).split("train")))
     return fit(config if given is not None else with_preprocessing(config, say, start), out, start=start)
+
+
+def check_quick(config: TrainConfig) -> None:
+    """Raises a UserError for a fine-tuning of the head alone, in closed form, whose head has none."""
+    if config.model.head == "queries":
+        raise UserError(
+            "--quick computes a head in closed form, which a head of queries does not have: leave out --quick, or give "
+            "--model.head linear"
+        )
 
 
 def chosen_config(
@@ -204,6 +217,7 @@ def _from_model(config: TrainConfig, start: StartingModel, image_size: int | tup
         attention_dropout=config.model.attention_dropout,
         drop_path=config.model.drop_path,
         patch_dropout=config.model.patch_dropout,
+        **{name: getattr(config.model, name) for name in QUERY_FIELDS},
     )
     own = model.card.preprocessing or config.preprocessing
     return config.with_(model=kept, init_from=start.source, preprocessing=replace(own, image_size=size))

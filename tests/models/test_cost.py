@@ -46,6 +46,10 @@ VARIANTS = [
     {"activation": "swiglu", "mlp_dim": 96, "qkv_bias": False},
     {"class_token": False, "pooling": "average", "norm_after_pooling": True, "channels": 5},
     {"image_size": (32, 64), "num_classes": 0},
+    {"pooling": "patches"},
+    {"head": "queries", "queries": 7, "query_layers": 2},
+    {"head": "queries", "queries": 5, "query_layers": 1, "upscale_blocks": 0, "registers": 3, "image_size": (32, 48)},
+    {"head": "queries", "num_classes": 0, "query_layers": 1},
 ]
 
 

@@ -21,6 +21,7 @@ from vitrail.recipes import (
     find_recipe,
     near_miss,
     recipe,
+    starts_from_a_model,
 )
 
 # Table 3: recipe, model, epochs, base learning rate, decay, weight decay, dropout.
@@ -173,7 +174,8 @@ def test_every_recipe_of_the_paper_is_in_a_table_here():
     ours = {"digits", "mnist5k", "fashion-mnist", "cifar10-small", "finetune", "finetune-mnist5k"}
     deit = {"deit-ti16-in1k", "deit-s16-in1k", "deit-b16-in1k"}
     unlabelled = {"mnist5k-masked-patch", "mnist5k-mae", "mnist5k-dino", "vit-b16-jft-masked-patch", "mae-b16-in1k"}
-    assert set(RECIPES) == {row[0] for row in (*TABLE_3, *TABLE_4)} | ours | deit | unlabelled | {"mae-small"}
+    masks = {"segment-linear", "segment-queries"}
+    assert set(RECIPES) == {row[0] for row in (*TABLE_3, *TABLE_4)} | ours | deit | unlabelled | {"mae-small"} | masks
     assert set(LEARNING_RATES) == {row[0] for row in TABLE_4} | {"finetune"}
 
 
@@ -201,7 +203,8 @@ def test_docstrings_state_the_papers_best(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_docstring_states_the_command_and_its_cost_is_what_plan_counts(name):
     text = RECIPES[name].__doc__ or ""
-    tuned = name.startswith("finetune-")
+    tuned = name.startswith(("finetune-", "segment-"))
+    assert starts_from_a_model(name) == (tuned or name == "finetune")
     command = f"vitrail finetune MODEL --recipe {name} " if tuned else f"vitrail train {name} "
     assert ("vitrail finetune MODEL --data" if name == "finetune" else command) in text
     for stated in re.findall(r"Cost: ([\d.]+) exaFLOPs", text):
@@ -267,6 +270,14 @@ def test_mae_on_few_photos_is_small_enough_for_them():
     assert config.schedule.warmup_steps < config.steps / 5
     assert config.model.rows_columns == config.preprocessing.rows_columns == (128, 128)
     assert config.mae.fraction == recipe("mae-b16-in1k").mae.fraction
+
+
+def test_the_recipes_for_masks_differ_in_the_head_and_the_length():
+    linear, queries = recipe("segment-linear"), recipe("segment-queries")
+    assert (linear.model.head, linear.head, linear.epochs) == ("linear", "closed_form", 30)
+    assert (queries.model.head, queries.head, queries.epochs) == ("queries", "zero", 60)
+    same = {"recipe": "", "epochs": 30, "head": "zero"}
+    assert linear.with_(**same) == queries.with_(model=queries.model.with_(head="linear"), **same)
 
 
 def test_the_small_recipes_without_labels_share_the_model_of_mnist5k():

@@ -47,10 +47,28 @@ CONFIG = TrainConfig(
     snapshot_every=4,
     log_every=5,
 )
+QUERIES = TrainConfig(
+    model=ModelConfig(
+        image_size=32, patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32, head="queries", queries=5,
+        query_layers=2, upscale_blocks=1,
+    ),
+    data=DataConfig("shapes", workers=0),
+    preprocessing=Preprocessing(32, crop="squash"),
+    objective="matched_masks",
+    steps=16,
+    batch_size=4,
+    accumulate=2,
+    evaluate_every=8,
+    snapshot_every=2,
+    log_every=5,
+)  # fmt: skip
+"""Masked attention falls from 1 to 0 within these steps."""
 
 
 def configured(workers: int, objective: str) -> TrainConfig:
-    """With labels the run above; without them a smaller one."""
+    """With labels the runs above; without them a smaller one."""
+    if objective == QUERIES.objective:
+        return QUERIES.with_(data=DataConfig("shapes", workers=workers))
     config = CONFIG if objective == CONFIG.objective else unlabelled.settings(objective, steps=40, accumulate=2)
     return config.with_(data=DataConfig("digits", workers=workers))
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import bundle, timm
+from vitrail.checkpoints import bundle, eomt, timm
 from vitrail.checkpoints.files import (
     TORCH_SUFFIXES,
     WeightsFrom,
@@ -164,7 +164,10 @@ def _fit(config: ModelConfig, state: Tensors, to: str, report: Report) -> tuple[
         state = {name: tensor for name, tensor in state.items() if name not in gone}
         config = config.with_(num_classes=0, representation_size=config.representation_size if keeps_pooler else 0)
     target = weights_format(to)
-    if target.fills_in:
+    if to == "huggingface" and config.query_tokens:
+        config, state, created = eomt.completed(config, state)
+        report.created |= created
+    elif target.fills_in:
         config, state = _add_zeros(config, state, to, report)
     if target.tensors_only and config.positions == "sincos":
         config = config.with_(positions="learned")

@@ -1,4 +1,4 @@
-"""Hugging Face folders: ViTForImageClassification, ViTModel and ViTMAE, read and written.
+"""Hugging Face folders: ViTForImageClassification, ViTModel, ViTMAE and Eomt (`eomt.py`), read and written.
 
 transformers writes tensors to disk under the names of its first release, whatever its modules are called in memory.
 Both sets of names are read; those on disk are written. In this program, the decoder of a ViTMAE has the names of
@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.checkpoints import eomt
 from vitrail.checkpoints.declared_config import NOTHING, Declared, note_of
 from vitrail.checkpoints.formats import Beside, WeightsFormat
 from vitrail.checkpoints.name_maps import Reading, Rule, read_by_rules, require, same, stacked
@@ -65,10 +66,10 @@ class HuggingFace(WeightsFormat):
         return recognises(tensors)
 
     def read(self, tensors: Mapping[str, Tensor], told: Declared, beside: Beside = "nothing") -> Reading:
-        return from_huggingface(tensors, told)
+        return eomt.from_eomt(tensors, told) if eomt.has_queries(tensors) else from_huggingface(tensors, told)
 
     def rules(self, state: Mapping[str, Tensor], config: ModelConfig) -> list[Rule]:
-        return target_rules(state, config)
+        return eomt.written_rules(config) if config.query_tokens else target_rules(state, config)
 
     def documents(
         self, config: ModelConfig, card: Card, preprocessing: Preprocessing, state: Mapping[str, Tensor]
@@ -89,6 +90,8 @@ def huggingface_fields(info: dict[str, Any], tensors: Mapping[str, Tensor]) -> d
 
     Raises UserError if its activation or its pooler is one that this program does not compute.
     """
+    if eomt.has_queries(tensors):
+        return eomt.eomt_fields(info)
     activation, pooler = info.get("hidden_act", "gelu"), info.get("pooler_act", "tanh")
     if activation not in _ACTIVATIONS:
         raise UserError(f"config.json: hidden_act {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
@@ -258,12 +261,28 @@ def _config(
 
 def config_json(config: ModelConfig, card: Card, state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Builds the config.json that transformers reads. state: the tensors, which show whether there is a decoder."""
-    rows, columns = config.rows_columns
+    document = eomt.eomt_json(config) if config.query_tokens else _vit_json(config)
+    if config.num_classes:
+        labels = _labels(card) or [f"LABEL_{index}" for index in range(config.num_classes)]
+        document["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        document["label2id"] = {label: index for index, label in enumerate(labels)}
+    if "decoder_pred.weight" in state:
+        document |= _decoder_json(state)
+    return document
+
+
+def _labels(card: Card) -> list[str]:
+    """Returns what config.json calls the classes. transformers maps labels to numbers, so labels must differ: they are
+    the names if two descriptions are equal."""
     names = card.label_names
     described = [card.label_descriptions.get(name, name) for name in names]
-    # transformers maps labels to numbers, so labels must differ: use the names if two descriptions are equal.
-    labels = described if len(set(described)) == len(described) else list(names)
-    document: dict[str, Any] = {
+    return described if len(set(described)) == len(described) else list(names)
+
+
+def _vit_json(config: ModelConfig) -> dict[str, Any]:
+    """Builds the fields of config.json for a ViT, without the class names."""
+    rows, columns = config.rows_columns
+    return {
         "architectures": ["ViTForImageClassification" if config.num_classes else "ViTModel"],
         "model_type": "vit",
         "hidden_size": config.width,
@@ -281,13 +300,6 @@ def config_json(config: ModelConfig, card: Card, state: Mapping[str, Tensor]) ->
         "pooler_act": "tanh",
         "pooler_output_size": config.representation_size or config.width,
     }
-    if config.num_classes:
-        labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
-        document["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        document["label2id"] = {label: index for index, label in enumerate(labels)}
-    if "decoder_pred.weight" in state:
-        document |= _decoder_json(state)
-    return document
 
 
 def _decoder_json(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -336,6 +348,18 @@ def preprocessing_from(info: dict[str, Any]) -> Preprocessing:
         shorter = size["shortest_edge"] if isinstance(size, dict) and "shortest_edge" in size else min(_edges(size))
         return Preprocessing(image_size=crop, crop="center", crop_fraction=min(1.0, min(crop) / shorter), **common)
     return Preprocessing(image_size=_edges(size), crop="squash", crop_fraction=1.0, **common)
+
+
+def notes_on_preprocessing(info: dict[str, Any]) -> list[str]:
+    """Returns a warning if a preprocessor_config.json asks for what this program does not do."""
+    asked = [name for name in ("do_split_image", "do_pad") if info.get(name)]
+    if not asked:
+        return []
+    note = (
+        f"WARNING: preprocessor_config.json says {' and '.join(asked)}: there a picture is cut into parts or padded, "
+        "here it is resized as a whole, so results will differ a little"
+    )
+    return [note]
 
 
 def preprocessor_json(preprocessing: Preprocessing) -> dict[str, Any]:

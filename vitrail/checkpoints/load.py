@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import architectures, bundle, hub, huggingface, other_families, published, timm
+from vitrail.checkpoints import architectures, bundle, eomt, hub, huggingface, other_families, published, timm
 from vitrail.checkpoints.declared_config import UNSEEN, Declared, read_model
 from vitrail.checkpoints.files import SUFFIXES, Contents, WeightsFrom, read_tensors
 from vitrail.checkpoints.formats import FORMATS, Beside, weights_format
@@ -176,13 +176,14 @@ def adapt(model: Model, num_classes: int | None, image_size: int | tuple[int, in
 def with_fresh_head(model: Model, num_classes: int) -> Model:
     """Returns the same model with a new head for other classes and without the pre-training layer before the head.
 
-    All weights of the new head are 0, as the paper begins fine-tuning. 0 classes gives a model without a head.
+    All weights of the new head are 0, as the paper begins fine-tuning. 0 classes gives a model without a head. Of a
+    head of queries only the linear map to the classes is new.
     """
     config = model.config.with_(num_classes=num_classes, representation_size=0)
     fresh = build(config, "meta")
-    old = model.state_dict()
+    old, new = model.state_dict(), "head.classes" if config.query_tokens and model.config.query_tokens else "head"
     state = {
-        name: torch.zeros(tensor.shape) if name.startswith("head") else old[name]
+        name: torch.zeros(tensor.shape) if name.startswith(new) else old[name]
         for name, tensor in fresh.state_dict().items()
     }
     fresh.load_state_dict(state, assign=True)
@@ -223,6 +224,7 @@ def _open_folder(folder: Path, told: Declared, weights_from: WeightsFrom | None)
         card.label_names = huggingface.labels_from(info)
         if (folder / "preprocessor_config.json").is_file():
             card.preprocessing = _facts(folder / "preprocessor_config.json", huggingface.preprocessing_from)
+            card.notes += huggingface.notes_on_preprocessing(read_json(folder / "preprocessor_config.json"))
     if card.label_names and len(card.label_names) != reading.config.num_classes:
         count = len(card.label_names)
         card.notes.append(f"WARNING: {count} class names for {reading.config.num_classes} classes: left out")
@@ -300,7 +302,8 @@ def _facts_beside(tensors: Tensors, told: Declared, info: dict[str, Any]) -> dic
     elif "model_type" in info:
         other_families.refuse_by_type(info, told.named)
         facts = huggingface.huggingface_fields(info, tensors)
-    other_families.refuse_by_tensors(tensors)
+    if not eomt.has_queries(tensors):  # its LayerScale has the names of DINOv2's
+        other_families.refuse_by_tensors(tensors)
     return facts
 
 

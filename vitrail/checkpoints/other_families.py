@@ -40,7 +40,7 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
     (r"^(.*\.)?blocks\.\d+\.proj\.weight$", "Hiera", "stages of falling resolution"),
 )
 
-PLAIN_TYPES = ("vit", "vit_mae")
+PLAIN_TYPES = ("vit", "vit_mae", "eomt")
 """The values of `model_type` that this program reads."""
 OTHER_FILES = "; timm's files of the same weights are read"
 # Hugging Face's model_type -> (family, what it has and this program's ViT lacks, which other files of it are read).
@@ -49,6 +49,7 @@ TYPES: dict[str, tuple[str, str, str]] = {
     "dinov2": ("DINOv2", "LayerScale under names of its own", OTHER_FILES),
     "dinov2_with_registers": ("DINOv2 with registers", "registers and LayerScale under names of its own", OTHER_FILES),
     "dinov3_vit": ("DINOv3", "rotary positions in every layer", ""),
+    "eomt_dinov3": ("EoMT on DINOv3", "rotary positions in every layer", ""),
     "ijepa": ("I-JEPA", "no class token, and the average of its patches in place of one", OTHER_FILES),
     "clip": ("CLIP", "a text tower, a LayerNorm before the first layer and QuickGELU", ""),
     "clip_vision_model": ("CLIP", "a LayerNorm before the first layer and QuickGELU", ""),
@@ -101,7 +102,7 @@ def refuse_by_type(info: dict[str, Any], known: bool) -> None:
         family, what, elsewhere = TYPES[kind]
         raise UserError(
             f"config.json names Hugging Face's {family} (model_type {kind!r}), which has {what}; of Hugging Face's "
-            f"classes ViT and ViTMAE are read{elsewhere}"
+            f"classes ViT, ViTMAE and Eomt are read{elsewhere}"
         )
     if kind not in PLAIN_TYPES and not known:
         raise UserError(
@@ -112,5 +113,5 @@ def refuse_by_type(info: dict[str, Any], known: bool) -> None:
     if any("MaskedImageModeling" in str(name) for name in classes):
         raise UserError(
             "config.json names Hugging Face's ViTForMaskedImageModeling, which has a mask token and a decoder of "
-            "pixels; of Hugging Face's classes ViTModel, ViTForImageClassification and ViTMAE are read"
+            "pixels; of Hugging Face's classes ViTModel, ViTForImageClassification, ViTMAE and Eomt are read"
         )

@@ -45,13 +45,15 @@ def run(arguments: list[str]) -> None:
     if quick and name is not None:
         raise UserError("--quick solves the head in closed form, --recipe trains it from zero: leave one of them out")
     from vitrail.checkpoints.starting_model import StartingModel
-    from vitrail.transfer import chosen_config, search_learning_rate, with_preprocessing
+    from vitrail.transfer import check_quick, chosen_config, search_learning_rate, with_preprocessing
 
     start = StartingModel(flags.positional, preprocessing)
     default = chosen_config(start, flags.source, name, None, flags.task)
     if quick:
         default = default.with_(freeze="backbone")
     config = read_fields(default, flags, "vitrail finetune")
+    if quick:
+        check_quick(config)
     out = chosen_folder(flags, "finetune")
     if flags.processes is not None:
         return launch(flags.processes, ["finetune", *without(arguments, "--processes", "--out"), "--out", str(out)])

@@ -7,7 +7,7 @@ from vitrail.cli import note
 from vitrail.config import TrainConfig
 from vitrail.environment import is_first
 from vitrail.errors import UserError
-from vitrail.recipes import find_recipe
+from vitrail.recipes import find_recipe, starts_from_a_model
 
 _SMALL = 64
 """The largest image size of recipes for digits, in pixels. Recipes with larger images are for photos and are not
@@ -37,7 +37,7 @@ def check_recipe(given: str | None, from_model: bool) -> None:
             f"From scratch, which needs very many pictures: vitrail train RECIPE --data {quoted} "
             "(`vitrail plan` lists the recipes)"
         )
-    if found is not None and found.partition("-")[0] == "finetune" and not from_model:
+    if found is not None and starts_from_a_model(found) and not from_model:
         raise UserError(
             f"the recipe {found} starts from a trained model: vitrail finetune MODEL --recipe {found} --data SRC"
         )

@@ -28,12 +28,18 @@ Interpolation = Literal["official", "timm", "torchvision", "huggingface", "dinov
 """Conventions of interpolating position embeddings to another grid."""
 Pooling = Literal["class", "average", "patches"]
 """What the head reads of the last layer: one vector made of its tokens, or every patch token."""
+HeadKind = Literal["linear", "queries"]
+"""Kinds of heads."""
 
 LARGEST = {"depth": 1000, "width": 2**17, "channels": 2**14, "patch_size": 2**14, "image_size": LARGEST_SIDE}
 """The largest accepted values, beyond those of any real model: a configuration file with larger ones is damaged or
 hostile."""
+QUERY_FIELDS = ("head", "queries", "query_layers", "upscale_blocks")
+"""The fields that say which head there is, and what belongs to a head of queries."""
 MOST_PATCHES = 2**20
 """The largest accepted number of patches, likewise: positions are computed for each of them when a model is made."""
+MOST_QUERIES = 2**14
+"""The largest accepted number of queries, likewise."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,15 @@ class ModelConfig(Configuration):
     """Width of the hidden layer of the pre-training head (Linear, tanh, Linear); 0: the head is one Linear."""
     head_bias: float = 0.0
     """Initial bias of the head; -10 for sigmoid pre-training on multi-label data, as in the official code."""
+    head: HeadKind = "linear"
+    """Kind of head. linear: one linear map; queries, for masks: learned tokens that join the patches in the last
+    layers, each of which becomes a class and a mask (EoMT)."""
+    queries: Count = 100
+    """Head of queries: how many there are."""
+    query_layers: Count = 3
+    """Head of queries: the number of layers, the last ones, that queries take part in."""
+    upscale_blocks: Annotated[int, Whole(0, 8)] = 2
+    """Head of queries: how often the grid of patches is doubled before it is compared with the queries."""
     activation: Activation = "gelu"
     """Activation of the MLP: gelu is exact, gelu_tanh the approximation of the official code, swiglu that of DINOv2's
     largest model."""
@@ -137,10 +152,12 @@ class ModelConfig(Configuration):
     gradient_checkpointing: bool = False
     """Whether each layer is computed again in the backward pass, which saves memory and takes a third more time."""
 
-    left_out = ("task",)
+    left_out = ("task", *QUERY_FIELDS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head == "queries":
+            object.__setattr__(self, "pooling", "patches")  # beside the queries, it reads every patch
         if not all(1 <= size <= LARGEST["image_size"] for size in self.rows_columns):
             raise UserError(f"image_size must be from 1 to {LARGEST['image_size']} pixels, not {self.rows_columns}")
         if self.stages is not None and len(self.stages) > 4:
@@ -152,7 +169,8 @@ class ModelConfig(Configuration):
         elif not self.stages:
             raise UserError("a resnet needs stages, for example (3, 4, 6, 3)")
         elif self.pooling == "patches":
-            raise UserError("a resnet has no patches: pooling 'patches' goes with a Vision Transformer")
+            what = "a head of queries" if self.head == "queries" else "pooling 'patches'"
+            raise UserError(f"a resnet has no patches: {what} goes with a Vision Transformer")
         elif self.stem != "bottleneck":
             raise UserError("a resnet is made of bottlenecks: stem 'plain' goes with a Vision Transformer")
 
@@ -219,9 +237,20 @@ class ModelConfig(Configuration):
 
     @property
     def tokens(self) -> int:
-        """Returns the number of tokens in each layer."""
+        """Returns the number of tokens in each layer, without queries."""
         rows, columns = self.grid
         return self.prefix_tokens + rows * columns
+
+    @property
+    def query_tokens(self) -> int:
+        """Returns the number of queries that follow the other tokens from layer `first_query_layer` on; 0 for other
+        heads."""
+        return self.queries if self.head == "queries" and self.num_classes else 0
+
+    @property
+    def first_query_layer(self) -> int:
+        """Returns the layer, counted from 0, before which queries join the tokens; the depth if there are none."""
+        return self.depth - (self.query_layers if self.query_tokens else 0)
 
 
 def _check_transformer(config: ModelConfig) -> None:
@@ -249,6 +278,8 @@ def _check_transformer(config: ModelConfig) -> None:
         raise UserError("distillation_token goes with a class token and pooling 'class'")
     if config.pooling == "patches" and config.patch_dropout:
         raise UserError("a head that reads every patch needs all of them: patch_dropout must be 0")
+    if config.head == "queries":
+        _check_queries(config)
     if config.attention == "axial":
         if config.prefix_tokens:
             raise UserError(
@@ -261,3 +292,26 @@ def _check_transformer(config: ModelConfig) -> None:
             raise UserError(f"{positions} are not defined for axial attention: choose another kind")
     if config.patch_dropout and (kind.in_attention or config.positions_at != "stem"):
         raise UserError("positions inside the layers need every patch in its place: patch_dropout must be 0")
+
+
+def _check_queries(config: ModelConfig) -> None:
+    """Raises a UserError for fields that do not go with a head of queries."""
+    if config.query_layers > config.depth:
+        raise UserError(
+            f"queries cannot take part in {config.query_layers} layers of a model that has {config.depth}: set "
+            f"query_layers to {config.depth} or less"
+        )
+    if 2**config.upscale_blocks > config.patch_pixels:
+        side = 2**config.upscale_blocks
+        raise UserError(
+            f"{config.upscale_blocks} upscale_blocks make {side} x {side} cells of a patch of {config.patch_pixels} "
+            "pixels: set fewer"
+        )
+    if config.queries > MOST_QUERIES:
+        raise UserError(f"queries must be at most {MOST_QUERIES:,}, not {config.queries:,}")
+    if config.attention == "axial":
+        raise UserError("axial attention has rows and columns of patches only, and no place for queries")
+    if config.position_kind.in_attention or config.positions_at != "stem":
+        raise UserError("queries have no place in the grid: their positions must be added once, at the stem")
+    if config.representation_size:
+        raise UserError("a head of queries has no pre-training layer before it: representation_size must be 0")

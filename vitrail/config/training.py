@@ -118,8 +118,8 @@ class TrainConfig(Configuration):
     init_from: str = ""
     """Fine-tuning: the model to start from. Its head is replaced, and its positions are interpolated."""
     head: FirstHead = "zero"
-    """How the head begins. zero: at 0, as in the paper; closed_form: computed from the features of the training images,
-    and also kept as the run's `probe`."""
+    """How the head begins. zero: at 0, as in the paper (a head of queries: at random); closed_form: computed from the
+    features of the training images, and also kept as the run's `probe`."""
     freeze: Freeze = "nothing"
     """What does not learn. nothing: all weights learn; backbone: only the head learns (a linear probe), and with a head
     in closed form there is nothing left to train."""
@@ -185,7 +185,8 @@ class TrainConfig(Configuration):
 
     def to_json(self) -> dict[str, Any]:
         """Returns all fields as a dict; the model's with its task, which a run has always named."""
-        return {**super().to_json(), "model": asdict(self.model)}
+        kept = {*self.model.to_json(), "task"}
+        return {**super().to_json(), "model": {name: each for name, each in asdict(self.model).items() if name in kept}}
 
 
 def scaled_warmup(config: TrainConfig, planned: TrainConfig, samples: Callable[[], int]) -> TrainConfig:

@@ -21,6 +21,7 @@ from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 from vitrail.models.attention import Recorder
 from vitrail.models.positions import Grid
+from vitrail.models.query_head import QueryMasking
 from vitrail.models.vit import Block, ViT
 
 
@@ -67,6 +68,8 @@ def refusal(config: ModelConfig) -> str | None:
         return "is not supported for hybrids: the ResNet before them takes most of the time, and merging none of it"
     if config.attention == "axial":
         return "is not possible with axial attention, which needs whole rows and columns of patches"
+    if config.query_tokens:
+        return "is not possible with a head of queries, whose masks need every patch in its place"
     kind = config.position_kind
     if kind.in_attention:
         return f"is not possible with {config.positions} positions: a merged token stands in many places"
@@ -121,9 +124,15 @@ class MergedViT(ViT):
         return self.pool(*self.merge(self.embed(images), first=self.read_tokens))
 
     def encode(
-        self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None, first: int | None = None
+        self,
+        tokens: Tensor,
+        grid: Grid | None = None,
+        record: Recorder | None = None,
+        first: int | None = None,
+        masking: QueryMasking | None = None,
     ) -> Tensor:
         """Computes the tokens after the last layer; fewer than the plain model's, since patches are merged."""
+        assert masking is None, "a model with queries does not merge its tokens"
         return self.merge(tokens, record, first=first)[0]
 
     def pool(self, tokens: Tensor, sizes: Tensor | None = None) -> Tensor:

@@ -85,7 +85,11 @@ def to_model(model: ViT, images: Tensor) -> Tensor:
 
 def full_attention(attention: Tensor, config: ModelConfig, grid: Grid, step: int) -> Tensor:
     """Returns attention as [batch, heads, tokens, tokens]; attention along rows or columns is spread to all pairs of
-    patches."""
+    patches. Queries of a head are left out, and the shares of the other tokens scaled to the sum that they had with
+    them."""
+    if (tokens := config.prefix_tokens + grid[0] * grid[1]) < attention.shape[-1] and config.query_tokens:
+        own = attention[..., :tokens, :tokens]
+        return own * (attention[..., :tokens, :].sum(dim=-1, keepdim=True) / own.sum(dim=-1, keepdim=True).clamp(1e-30))
     if config.attention != "axial":
         return attention
     by_row = step % 2 == 0

@@ -18,7 +18,7 @@ def patch_features(model: ViT, images: Images, layer: int | None = None) -> np.n
     done = 0
     for batch in images.batches(batch_size(model.config, grid)):
         tokens = _tokens(model, to_model(model, batch), layer)
-        patches = tokens[:, model.config.prefix_tokens :].unflatten(1, grid)
+        patches = tokens[:, model.config.prefix_tokens :][:, : grid[0] * grid[1]].unflatten(1, grid)
         result[done : done + len(batch)] = patches.float().cpu().numpy()
         done += len(batch)
     return result

@@ -64,7 +64,13 @@ class Attention(nn.Module):
         self.proj_drop = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0, first: int | None = None
+        self,
+        x: Tensor,
+        grid: Grid,
+        record: Recorder | None = None,
+        layer: int = 0,
+        first: int | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Computes the output of every token, or of the first `first` tokens only; those still attend to all tokens.
 
@@ -74,9 +80,10 @@ class Attention(nn.Module):
             record: keeps the attention weights, if it wants them.
             layer: the number under which they are kept.
             first: how many tokens to compute; None for all.
+            bias: added to the scores, (batch, 1, tokens, tokens), where positions have no bias; None for nothing.
         """
         q, k, v = self.split(x)
-        bias = None if self.relative is None else self.relative(q, grid)
+        bias = bias if self.relative is None else self.relative(q, grid)
         return self.attend(q[:, :, :first], k, v, bias, record, layer)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ class Cost:
     macs: int
     """Multiply-adds of a forward pass."""
     tokens: int
-    """Tokens in each layer, with class token and registers; 0 for a ResNet."""
+    """Tokens in each layer, with class token and registers but without queries; 0 for a ResNet."""
     activations: int
     """How many numbers are kept for the backward pass."""
     full_precision: int
@@ -28,7 +28,8 @@ class Cost:
 
     @property
     def training_flops(self) -> int:
-        """FLOPs of a training step on one image: a forward and a backward pass."""
+        """FLOPs of a training step on one image: a forward and a backward pass. A head of queries is computed once more
+        for each of its layers in training, which is not counted."""
         return 3 * 2 * self.macs
 
 
@@ -126,7 +127,7 @@ def block_parameters(config: ModelConfig) -> list[int]:
     gathers."""
     if config.family == "vit":
         attended = config.grid if config.attention == "axial" else (config.tokens,)
-        both = sum(part[0] for along in attended for part in _block(config, config.tokens, along))
+        both = sum(part[0] for along in attended for part in _block(config, config.tokens, along, config.depth))
         return [both // config.depth] * config.depth
     stages = config.stages or ()
     root = _convolution(1, config.channels, config.stem_width, 7)[0]
@@ -163,20 +164,49 @@ def _transformer(config: ModelConfig) -> Iterator[Part]:
         yield _positions(config), 0, 0
     if config.attention == "axial":
         for along in (columns, rows):
-            yield from _block(config, tokens, along)
+            yield from _block(config, tokens, along, config.depth)
     else:
-        yield from _block(config, tokens, tokens)
+        yield from _block(config, tokens, tokens, config.first_query_layer)
+    if config.query_tokens:
+        tokens += config.query_tokens
+        yield from _block(config, tokens, tokens, config.query_layers)
+        yield _norm(tokens, width)
+        yield from _query_head(config)
+        return
     yield _norm(1 if config.norm_after_pooling else tokens, width)
     features = config.representation_size or width
     if config.representation_size:
         yield _linear(1, width, features)
     if config.num_classes:
         for _ in range(2 if config.distillation_token else 1):
-            yield _linear(1, features, config.num_classes)
+            yield _linear(patches if config.pooling == "patches" else 1, features, config.num_classes)
 
 
-def _block(config: ModelConfig, tokens: int, attended: int) -> Iterator[Part]:
-    """Counts the blocks of all layers together. attended: how many tokens each token attends to."""
+def _query_head(config: ModelConfig) -> Iterator[Part]:
+    """Counts a head of queries. In training it is computed before each of its layers too, and all is kept."""
+    width, queries, cells = config.width, config.query_tokens, config.grid[0] * config.grid[1]
+    yield queries * width, 0, 0
+    parts = [_linear(queries, width, config.num_classes + 1)]
+    parts += [_linear(queries, width, width)] * 3 + [(0, 0, 2 * queries * width)]
+    for _ in range(config.upscale_blocks):
+        parts.append((4 * width * width + width, 4 * cells * width * width, cells * width))
+        cells *= 4
+        parts += [(0, 0, cells * width), (9 * width, 9 * cells * width, cells * width), _norm(cells, width)]
+    parts.append((0, queries * cells * width, (queries + cells) * width))
+    for parameters, macs, kept in parts:
+        yield parameters, macs, (config.query_layers + 1) * kept
+    yield 0, config.num_classes * queries * cells, queries * cells  # one score for each class in each cell
+
+
+def _block(config: ModelConfig, tokens: int, attended: int, layers: int) -> Iterator[Part]:
+    """Counts the blocks of several layers together.
+
+    Args:
+        config: the model.
+        tokens: how many tokens each layer computes.
+        attended: how many tokens each token attends to.
+        layers: how many layers there are.
+    """
     width, depth, hidden = config.width, config.depth, config.mlp_dim
     gated = config.activation == "swiglu"
     inner = hidden // 2 if gated else hidden
@@ -197,7 +227,7 @@ def _block(config: ModelConfig, tokens: int, attended: int) -> Iterator[Part]:
     if kind.in_attention:
         parts.append((_positions(config) // depth, *kind.attention_cost(config)))
     for parameters, macs, kept in parts:
-        yield depth * parameters, depth * macs, depth * kept
+        yield layers * parameters, layers * macs, layers * kept
 
 
 def _layer_norms(config: ModelConfig) -> int:
@@ -205,7 +235,10 @@ def _layer_norms(config: ModelConfig) -> int:
     if config.family != "vit":
         return 0
     blocks = config.depth * (2 if config.attention == "axial" else 1)
-    return (2 * blocks * config.tokens + (1 if config.norm_after_pooling else config.tokens)) * config.width
+    last = 1 if config.norm_after_pooling and not config.query_tokens else config.tokens
+    if config.query_tokens:
+        last += (2 * config.query_layers + 1) * config.query_tokens
+    return (2 * blocks * config.tokens + last) * config.width
 
 
 def _positions(config: ModelConfig) -> int:

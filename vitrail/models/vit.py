@@ -6,10 +6,11 @@
     y  = LN(zL)[class]                             pool
     logits = y W                                   head
 
-MSA is in `attention.py`, Epos in `positions.py`. Tensors have the names that timm, DeiT, MAE, DINO and DINOv2 share, so
-their weights load without renaming.
+MSA is in `attention.py`, Epos in `positions.py`, a head of queries in `query_head.py`. Tensors have the names that
+timm, DeiT, MAE, DINO and DINOv2 share, so their weights load without renaming.
 """
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 import torch
@@ -23,7 +24,9 @@ from vitrail.models.attention import Attention, Recorder
 from vitrail.models.card import Card
 from vitrail.models.positions import Grid, position_embedding
 from vitrail.models.prediction import Predicts
+from vitrail.models.query_head import QueryHead, QueryMasking
 from vitrail.models.resnet import stem
+from vitrail.tasks.queries import Predictions, dense_scores
 
 
 class PatchEmbedding(nn.Module):
@@ -118,7 +121,13 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(
-        self, x: Tensor, grid: Grid, record: Recorder | None = None, layer: int = 0, first: int | None = None
+        self,
+        x: Tensor,
+        grid: Grid,
+        record: Recorder | None = None,
+        layer: int = 0,
+        first: int | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Computes every token, or only the first `first`; those still attend to all.
 
@@ -128,8 +137,9 @@ class Block(nn.Module):
             record: keeps attention weights, if it wants them.
             layer: the number under which they are kept.
             first: how many tokens to compute; None for all.
+            bias: added to the attention scores; None for nothing.
         """
-        x = x[:, :first] + self.drop_path(self.ls1(self.attn(self.norm1(x), grid, record, layer, first)))
+        x = x[:, :first] + self.drop_path(self.ls1(self.attn(self.norm1(x), grid, record, layer, first, bias)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
@@ -175,15 +185,18 @@ class ViT(Predicts, nn.Module):
         self.fc_norm = nn.LayerNorm(width, config.norm_eps) if after else nn.Identity()
         features = config.representation_size or width
         self.pre_logits = PreLogits(width, features) if config.representation_size else nn.Identity()
-        self.head = nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
+        linear = nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
+        self.head = QueryHead(config) if config.query_tokens else linear
         distilled = config.distillation_token and config.num_classes and config.pooling == "class"
         self.head_dist = nn.Linear(features, config.num_classes) if distilled else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Computes logits (batch, classes) for images (batch, channels, rows, columns); a head that reads every patch
-        gives them on the grid, (batch, classes, grid rows, grid columns)."""
+        gives them on the grid, (batch, classes, grid rows, grid columns), and one of queries on a finer grid."""
         grid = self.grid_of(images)
         tokens = self.encode(self.embed(images), grid, first=self.read_tokens)
+        if self.config.query_tokens:
+            return dense_scores(self.ask(tokens, grid))
         logits = self.classify(self.pool(tokens), tokens)
         return logits.transpose(1, 2).unflatten(2, grid) if self.config.pooling == "patches" else logits
 
@@ -197,6 +210,26 @@ class ViT(Predicts, nn.Module):
         """Computes what the head is given for images (batch, channels, rows, columns): (batch, width), or (batch,
         patches, width) if it reads every patch."""
         return self.pool(self.encode(self.embed(images), self.grid_of(images), first=self.read_tokens))
+
+    def query_predictions(self, images: Tensor, masked: Sequence[float] | None = None) -> list[Predictions]:
+        """Computes class and mask logits of a head of queries, the final ones last.
+
+        Args:
+            images: (batch, channels, rows, columns).
+            masked: for training, the probability in each layer with queries that a query attends to the patches of its
+                own mask only. What is predicted before each of these layers then comes first. None: no masks.
+        """
+        grid = self.grid_of(images)
+        masking = None
+        if masked is not None:
+            masking = QueryMasking(masked, lambda tokens: self.ask(self.norm(tokens), grid))
+        tokens = self.encode(self.embed(images), grid, masking=masking)
+        return [*(masking.predictions if masking else ()), self.ask(tokens, grid)]
+
+    def ask(self, tokens: Tensor, grid: Grid) -> Predictions:
+        """Computes class and mask logits from the tokens that `encode` returned, on this grid of patches."""
+        assert isinstance(self.head, QueryHead), "the model has no head of queries"
+        return self.head(self.pool(tokens), self.fc_norm(tokens[:, -self.config.query_tokens :]), grid)
 
     @property
     def read_tokens(self) -> int | None:
@@ -247,24 +280,38 @@ class ViT(Predicts, nn.Module):
         return self.pos_drop(tokens)
 
     def encode(
-        self, tokens: Tensor, grid: Grid | None = None, record: Recorder | None = None, first: int | None = None
+        self,
+        tokens: Tensor,
+        grid: Grid | None = None,
+        record: Recorder | None = None,
+        first: int | None = None,
+        masking: QueryMasking | None = None,
     ) -> Tensor:
-        """Applies the blocks and the final norm: (batch, tokens, width) -> the same shape.
+        """Applies the blocks and the final norm: (batch, tokens, width) -> the same shape, or with the queries behind
+        the other tokens if the head has any.
 
         Args:
             tokens: what `embed` returned.
             grid: rows and columns of the patches; needed if it is not the configuration's.
             record: keeps attention weights and hidden states.
             first: how many tokens of the last layer to compute, which are then all that is returned; None for all.
+            masking: masks the attention of queries; None: they attend to all tokens.
         """
         grid = grid or self.config.grid
-        every_layer = self.config.positions_at != "stem"
+        every_layer, bias = self.config.positions_at != "stem", None
         for layer, block in enumerate(self.blocks):
+            if isinstance(self.head, QueryHead) and layer == self.config.first_query_layer:
+                tokens = torch.cat([tokens, self.head.queries.expand(tokens.shape[0], -1, -1)], dim=1)
+            if masking is not None and layer >= self.config.first_query_layer:
+                bias = masking.bias(tokens, self.config.prefix_tokens, grid)
             if every_layer and layer and (positions := self.positions(layer, grid)) is not None:
                 unplaced = tokens.shape[1] - positions.shape[1]  # prefix tokens that have no position
                 tokens = tokens + F.pad(positions, (0, 0, unplaced, 0))
             if self.config.gradient_checkpointing and self.training and record is None:
-                tokens = checkpoint(block, tokens, grid, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
+                given = () if bias is None else (None, layer, None, bias)
+                tokens = checkpoint(block, tokens, grid, *given, use_reentrant=False)  # pyright: ignore[reportAssignmentType]
+            elif bias is not None:
+                tokens = block(tokens, grid, record, layer, first, bias)
             else:
                 last = first is not None and layer == len(self.blocks) - 1
                 tokens = block(tokens, grid, record, layer, first) if last else block(tokens, grid, record, layer)
@@ -279,7 +326,7 @@ class ViT(Predicts, nn.Module):
         if self.config.pooling == "class":
             pooled = tokens[:, 0]
         else:
-            pooled = tokens[:, self.config.prefix_tokens :]
+            pooled = tokens[:, self.config.prefix_tokens : tokens.shape[1] - self.config.query_tokens]
             pooled = pooled if self.config.pooling == "patches" else pooled.mean(dim=1)
         return self.pre_logits(self.fc_norm(pooled))
 
@@ -352,7 +399,7 @@ class ViT(Predicts, nn.Module):
                 nn.init.normal_(parameter, std=0.02)
             elif ".mlp." in name and name.endswith("bias"):
                 nn.init.normal_(parameter, std=1e-6)
-            elif name.startswith("head"):
+            elif name.startswith("head") and not self.config.query_tokens:
                 nn.init.constant_(parameter, self.config.head_bias if name.endswith("bias") else 0.0)
             elif parameter.ndim == 4:  # the patch projection, and the convolutions of a stem
                 nn.init.xavier_uniform_(parameter.flatten(1))
@@ -360,6 +407,8 @@ class ViT(Predicts, nn.Module):
                 nn.init.xavier_uniform_(parameter)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+        if isinstance(self.head, QueryHead):
+            self.head.initialise()
 
     def _random_subset(self, patches: Tensor) -> Tensor:
         """Chooses patches at random, other ones for each image: int64 (batch, kept)."""

@@ -1,8 +1,8 @@
 """Recipes: functions that return a TrainConfig. Without torch.
 
 `paper.py` has the paper's Tables 3 and 4, `deit.py` DeiT's training on ImageNet-1k, `self_supervised.py` trainings
-without labels, `small.py` trainings that run on any machine. The docstring of a recipe says the command, the cost and
-the result to expect.
+without labels, `segmentation.py` trainings on masks, `small.py` trainings that run on any machine. The docstring of a
+recipe says the command, the cost and the result to expect.
 """
 
 import difflib
@@ -12,14 +12,25 @@ from collections.abc import Callable
 
 from vitrail.config import TrainConfig
 from vitrail.errors import UserError
-from vitrail.recipes import deit, paper, self_supervised, small
+from vitrail.recipes import deit, paper, segmentation, self_supervised, small
 from vitrail.recipes.paper import DEV_FRACTIONS, LEARNING_RATES
 
-__all__ = ["DEV_FRACTIONS", "IMAGES", "LEARNING_RATES", "RECIPES", "describe", "find", "near_miss", "recipe"]
+__all__ = [
+    "DEV_FRACTIONS",
+    "IMAGES",
+    "LEARNING_RATES",
+    "RECIPES",
+    "describe_recipe",
+    "find_recipe",
+    "near_miss",
+    "recipe",
+    "starts_from_a_model",
+]
 
 RECIPES: dict[str, Callable[[], TrainConfig]] = {
     **small.RECIPES,
     **self_supervised.RECIPES,
+    **segmentation.RECIPES,
     **deit.RECIPES,
     **paper.RECIPES,
 }
@@ -53,6 +64,11 @@ def recipe(name: str) -> TrainConfig:
         UserError: if there is no such recipe; the message suggests the nearest name.
     """
     return RECIPES[_known(name)]()
+
+
+def starts_from_a_model(name: str) -> bool:
+    """Tells whether a recipe is for `vitrail finetune`, by the first word of its name."""
+    return name.partition("-")[0] in ("finetune", "segment")
 
 
 def describe_recipe(name: str) -> str:

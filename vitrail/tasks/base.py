@@ -298,17 +298,26 @@ class Loss(ABC):
     targets."""
 
     @abstractmethod
-    def __call__(self, outputs: "Tensor", targets: "Tensor", soft: "Tensor | None") -> "Tensor":
+    def __call__(self, outputs: Any, targets: "Tensor", soft: "Tensor | None") -> "Tensor":
         """Computes the mean loss over the batch.
 
         Args:
-            outputs: what the model returned, [batch, outputs].
+            outputs: what `outputs` returned; for most losses [batch, outputs].
             targets: the right answers, [batch, ...].
             soft: the targets as `Head.soft_targets` makes them, mixed; None if the loss is to use `targets`.
         """
 
+    def begin(self, share: float) -> None:
+        """Prepares for a step. share: the part of the training that is over, from 0 to 1."""
+        return
+
+    def outputs(self, model: Any, images: "Tensor") -> Any:
+        """Computes what this loss needs of a model for images [batch, channels, rows, columns]: its outputs, in single
+        precision."""
+        return model(images).float()
+
     @abstractmethod
-    def measures(self, outputs: "Tensor", targets: "Tensor") -> dict[str, float]:
+    def measures(self, outputs: Any, targets: "Tensor") -> dict[str, float]:
         """Computes other numbers worth seeing of a training batch, by name, each summed over the samples."""
 
     def to(self, device: "torch.device") -> None:
@@ -322,6 +331,10 @@ class Head(ABC):
     losses: ClassVar[tuple[str, ...]]
     """The names of the losses; the first is the default."""
 
+    def losses_for(self, model: ModelConfig) -> tuple[str, ...]:
+        """Returns the names of the losses by which this model can learn; the first is the default."""
+        return self.losses
+
     def adapted(self, model: ModelConfig) -> ModelConfig:
         """Returns a model's configuration with what this task's head needs of it; a UserError if it cannot have that.
 
@@ -329,7 +342,7 @@ class Head(ABC):
         """
         if model.pooling != "patches":
             return model
-        return model.with_(pooling="class" if model.class_token else "average")
+        return model.with_(head="linear", pooling="class" if model.class_token else "average")
 
     @abstractmethod
     def loss(self, settings: LossSettings) -> Loss:

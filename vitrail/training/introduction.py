@@ -38,7 +38,7 @@ def _notes(config: TrainConfig, source: Source, model: Model) -> list[str]:
     if config.head == "zero":
         return notes
     if (reason := obstacle(config, model)) is not None:
-        return [*notes, f"{reason}: it begins at zero"]
+        return [*notes, f"{reason}: it begins at {'random' if config.model.query_tokens else 'zero'}"]
     return [
         line for line in notes if "the head is" not in line
     ]  # the note that the head is new will not be true for long

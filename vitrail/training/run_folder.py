@@ -157,7 +157,7 @@ def _is_text(value: object) -> bool:
 
 def _with_loss(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with a loss of its task: the task's first if the user chose none."""
-    losses = task(config.model.task).head.losses
+    losses = task(config.model.task).head.losses_for(config.model)
     if config.self_supervised or config.objective in losses:
         return config
     if config.objective == TrainConfig.objective:

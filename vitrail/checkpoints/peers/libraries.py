@@ -13,6 +13,7 @@ from vitrail.checkpoints.name_maps import Tensors
 from vitrail.config import ModelConfig
 from vitrail.environment import import_without_telemetry
 from vitrail.errors import UserError
+from vitrail.tasks.queries import dense_scores
 
 
 class PeerMissing(Exception):
@@ -105,6 +106,10 @@ def _transformers(path: Path, tensors: Tensors, config: ModelConfig, images: Ten
             rows, columns = config.grid
             noise = torch.arange(rows * columns).expand(len(images), -1)
             return model(images, noise=noise).last_hidden_state[:, 0]
+        if settings.model_type == "eomt":
+            model = transformers.EomtForUniversalSegmentation.from_pretrained(path, local_files_only=True).eval()
+            result = model(images)
+            return dense_scores((result.class_queries_logits, result.masks_queries_logits))
         if config.num_classes:
             model = transformers.ViTForImageClassification.from_pretrained(path, local_files_only=True).eval()
             return model(images).logits

@@ -1,6 +1,6 @@
 """Learning masks: the cross-entropy of every pixel, and the linear head in closed form.
 
-The head is one linear map from the token of each patch to a logit for each class; between the patches logits are
+The linear head is one linear map from the token of each patch to a logit for each class; between the patches logits are
 interpolated.
 """
 
@@ -15,6 +15,7 @@ from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 from vitrail.tasks import base
 from vitrail.tasks.base import Examples, FeatureSet, LossSettings, Solved
+from vitrail.tasks.segmentation.query_loss import MATCHED_MASKS, QueryLoss
 from vitrail.tasks.segmentation.raster import NO_CLASS, interpolated, mask_grid, raster
 from vitrail.tasks.segmentation.target import IGNORE
 
@@ -79,14 +80,17 @@ class MaskHead(base.Head):
 
     losses = ("cross_entropy", "cross_entropy_dice")
 
+    def losses_for(self, model: ModelConfig) -> tuple[str, ...]:
+        return (MATCHED_MASKS,) if model.head == "queries" else self.losses
+
     def adapted(self, model: ModelConfig) -> ModelConfig:
         """Returns the architecture with a head that reads every patch."""
         if model.family != "vit":
             raise UserError("segmentation needs the patches of a Vision Transformer; a ResNet has none")
         return model.with_(pooling="patches", representation_size=0, patch_dropout=0.0)
 
-    def loss(self, settings: LossSettings) -> MaskLoss:
-        return MaskLoss(settings)
+    def loss(self, settings: LossSettings) -> base.Loss:
+        return QueryLoss(settings) if settings.kind == MATCHED_MASKS else MaskLoss(settings)
 
     def soft_targets(self, targets: Tensor, outputs: int, smoothing: float) -> Tensor:
         raise UserError(
@@ -112,6 +116,8 @@ class MaskHead(base.Head):
         )
 
     def unsolvable(self, kind: str) -> str | None:
+        if kind == MATCHED_MASKS:
+            return "a head of queries has no closed form, so there is no probe"
         return None if kind in self.losses else super().unsolvable(kind)
 
     def solve(self, train: FeatureSet, held_out: FeatureSet | None, settings: LossSettings) -> Solved:

@@ -10,7 +10,7 @@ from vitrail.data.loader import Batch
 from vitrail.models.build import Model
 from vitrail.tasks import task
 from vitrail.tasks.base import LossSettings
-from vitrail.training.objectives.base import Losses, Objective
+from vitrail.training.objectives.base import Losses, Moment, Objective
 
 
 class Supervised(Objective):
@@ -31,12 +31,15 @@ class Supervised(Objective):
 
     def forward(self, model: nn.Module, batch: Batch) -> Losses:
         """Computes the loss of a batch, from its soft targets (mixup, cutmix, label smoothing) if it has any."""
-        outputs = model(batch.images).float()
-        self.loss.to(outputs.device)
+        outputs = self.loss.outputs(model, batch.images)
+        self.loss.to(batch.images.device)
         loss = self.loss(outputs, batch.targets, batch.soft)
         with torch.no_grad():
             measures = self.loss.measures(outputs, batch.targets)
         return Losses(loss, len(batch.images), measures)
+
+    def begin(self, moment: Moment) -> None:
+        self.loss.begin(moment.step / moment.total)
 
     def score(self, result: dict[str, Any]) -> float | None:
         """Returns the task's score; every class counts alike in it if the loss has class weights."""
