@@ -35,9 +35,10 @@ def check(
 
     Finds unreadable files, unusual modes, exact and near duplicates, the same picture in two splits, and contradicting
     labels. Shows class balance and sizes. For pictures with several labels it also shows labels that hardly occur, for
-    numbers their range and outliers, for masks what is wrong with them: pairs missing, sizes that differ, ids or colours
-    that no class has, masks saved as JPEG or resized with blending, and the share of each class. Says if pictures with more than 8 bits use little of their range. Pictures may
-    have any number of channels. Writes check.html and check.json.
+    numbers their range and outliers, for masks what is wrong with them: pairs missing, sizes that differ, ids or
+    colours that no class has, masks saved as JPEG or resized with blending, and the share of each class. Says if
+    pictures with more than 8 bits use little of their range. Pictures may have any number of channels. Writes
+    check.html and check.json.
 
     Args:
         src: The data set: digits, mnist5k, shapes, a folder of class folders, a folder or pattern of images without
@@ -176,7 +177,7 @@ def _print_table(found: "CheckResult", source: Any) -> None:
     """Prints the findings as a table."""
     from vitrail.tasks import task
 
-    findings = found.findings
+    findings, target = found.findings, task(source.task).target
     sizes = findings["sizes"]
     rows = [
         ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
@@ -188,17 +189,15 @@ def _print_table(found: "CheckResult", source: Any) -> None:
         ("exact duplicates", _groups(findings["exact_duplicates"])),
         ("near duplicates", _groups(findings["near_duplicates"])),
         ("leaks between splits", _groups([each["members"] for each in findings["leaks"]])),
-        (
-            f"contradicting {task(source.task).target.contents}",
-            _groups([each["members"] for each in findings["conflicts"]]),
-        ),
     ]
+    if not target.in_pixels:  # right answers in pixels are compared by their task
+        rows.append((f"contradicting {target.contents}", _groups([each["members"] for each in findings["conflicts"]])))
     if sizes:
         spans = [f"{sizes[side]['least']} to {sizes[side]['most']}" for side in ("rows", "columns")]
         rows.insert(1, ("size", f"{spans[0]} rows, {spans[1]} columns"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
-        print(f"{name:<{width}}  {text}")
+        print(f"{name:<{width}}  {text}".rstrip())
 
 
 def _listed(counts: dict[str, int]) -> str:

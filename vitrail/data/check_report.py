@@ -14,6 +14,7 @@ from vitrail.data.sources.base import AnnotatedReader
 from vitrail.drawing.page import cards, page, section, table, text, thumbnail
 from vitrail.tasks import task
 from vitrail.tasks.audits import Audit, CheckedPicture
+from vitrail.tasks.base import Target
 
 # The most that the page shows: rows of a table, groups of duplicates, pictures of a group, and classes.
 _SHOWN_ROWS = 100
@@ -34,7 +35,7 @@ def render_check(found: CheckResult, source: Source) -> str:
     target = task(source.task).target
     pictures = _checked_pictures(audited, source, findings["shown_range"])
     sections = [
-        _cards(findings, target.plural, target.contents),
+        _cards(findings, target, audited.cards),
         _notes(findings),
         _corrupt(findings),
         _groups(
@@ -103,21 +104,22 @@ def _annotation(split: Split, index: int) -> np.ndarray | None:
     return stored_annotation(split.reader, int(split.rows[index])).values
 
 
-def _cards(findings: dict[str, Any], plural: str, contents: str) -> str:
-    """Builds the row of main numbers. plural, contents: the task's words for its classes and for its targets."""
+def _cards(findings: dict[str, Any], target: Target, own: list[tuple[str, str, str]]) -> str:
+    """Builds the row of main numbers. target: the task's words for its classes and targets; own: the task's numbers."""
     splits = ", ".join(f"{count:,} {name}" for name, count in findings["splits"].items())
     duplicates = (
         f"groups of duplicates ({len(findings['exact_duplicates']):,} exact, {len(findings['near_duplicates']):,} near)"
     )
     kind = "bad" if findings["conflicts"] else "good"
-    conflicts = (f"{len(findings['conflicts']):,}", f"contradicting {contents}", kind)
+    conflicts = (f"{len(findings['conflicts']):,}", f"contradicting {target.contents}", kind)
     return cards(
         [
             (f"{findings['n']:,}", f"images ({splits})", ""),
-            *([(f"{len(findings['classes']):,}", plural, "")] if findings["classes"] else []),
+            *([(f"{len(findings['classes']):,}", target.plural, "")] if findings["classes"] else []),
             (f"{len(findings['corrupt']):,}", "unreadable", "bad" if findings["corrupt"] else "good"),
             (f"{len(findings['leaks']):,}", "leaks between splits", "bad" if findings["leaks"] else "good"),
-            *([conflicts] if findings["classes"] else []),
+            *([conflicts] if findings["classes"] and not target.in_pixels else []),
+            *own,
             (f"{len(findings['exact_duplicates']) + len(findings['near_duplicates']):,}", duplicates, ""),
         ]
     )

@@ -8,7 +8,7 @@ import numpy as np
 from vitrail.data.decode import MAX_PIXELS, BadImage
 from vitrail.data.mask_files import NotIds, decode_mask, is_lossy, is_transparent, palette_of
 from vitrail.data.sources.base import AnnotatedReader
-from vitrail.data.sources.mask_classes import MaskClasses, grey
+from vitrail.data.sources.mask_classes import grey
 from vitrail.data.sources.mask_reading import EncodedMasks, NoMaskFile
 from vitrail.masks_and_boxes import Size
 from vitrail.tasks.audits import StoredAnnotation
@@ -30,7 +30,7 @@ class CheckedSize:
     """The facts about a picture that its mask is compared with."""
 
     size: Size
-    """Of the upright picture."""
+    """The rows and columns of the upright picture."""
     turned: bool
     """Whether EXIF data turn it."""
     digest: bytes
@@ -84,21 +84,22 @@ def _examined(reader: EncodedMasks, row: int, max_pixels: int) -> StoredAnnotati
             faults["no_colour_table"] = f"{name} is in colours"
         return StoredAnnotation(None, faults)
     if stored.ndim == 3 and classes.colours:
-        strange = classes.strange_colours(stored)
-        if strange and not lossy:
+        strange = {} if lossy else classes.strange_colours(stored)
+        if strange:
             faults["unknown_colours"] = f"{name} has {_listed(strange)}"
         return StoredAnnotation(classes.known_ids(stored), faults, _first(strange))
     ids = stored if stored.ndim == 2 else stored[:, :, 0]
     strange = {str(identity): count for identity, count in classes.strange_ids(ids).items()}
     if not lossy:
-        faults.update(_id_faults(name, ids, strange, classes))
+        faults.update(_id_faults(name, ids, strange))
+    strange = strange if "unknown_ids" in faults else {}  # changed ids say nothing of the classes
     palette = palette_of(content, max_pixels)
     used = np.flatnonzero(np.bincount(ids.ravel())).tolist() if palette else ()
     palette = {identity: palette[identity] for identity in used if identity in palette}
     return StoredAnnotation(classes.known_indices(ids), faults, _first(strange), palette)
 
 
-def _id_faults(name: str, ids: np.ndarray, strange: dict[str, int], classes: MaskClasses) -> dict[str, str]:
+def _id_faults(name: str, ids: np.ndarray, strange: dict[str, int]) -> dict[str, str]:
     """Finds ids that no class has, and says whether blending has made them. strange: these ids with their pixels."""
     numbers = np.array([int(each) for each in strange], dtype=np.int64)
     edges = sloping = odd = 0
@@ -155,5 +156,5 @@ def _first(strange: dict[str, int]) -> dict[str, int]:
 
 def _listed(strange: dict[str, int]) -> str:
     """Lists some ids or colours, those of the most pixels first."""
-    shown = [f"{what} ({count:,} pixels)" for what, count in list(_first(strange).items())[:3]]
+    shown = [f"{what} ({count:,} pixel{'s' * (count > 1)})" for what, count in list(_first(strange).items())[:3]]
     return ", ".join(shown) + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")

@@ -74,3 +74,5 @@ class Audit:
     """What the HTML page shows: (title, explanation, column heads, rows)."""
     samples: list[FaultySample] = field(default_factory=list)
     """The samples that the HTML page shows with their right answers, the worst first and some without faults last."""
+    cards: list[tuple[str, str, str]] = field(default_factory=list)
+    """Main numbers of the HTML page: (number, what it is, "good", "bad" or "")."""

@@ -68,7 +68,7 @@ class _Mask:
 
 
 def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
-    """Names the faults of masks, and counts the pictures and pixels of each class."""
+    """Finds the faults of masks, and counts the pictures and pixels of each class."""
     masks = [
         _Mask(split, index, each.ids[index], facts)
         for split, each in splits.items()
@@ -79,6 +79,7 @@ def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
     for kind, member in _faults(splits, masks, names):
         found[kind].append(member)
     found = {kind: members for kind, members in found.items() if members}
+    faults = sum(map(len, found.values()))
     classes = _classes(masks, names, list(splits))
     pixels = {split: sum(each["pixels"][split] for each in classes.values()) for split in splits}
     ignored = sum(mask.facts.ignored for mask in masks)
@@ -95,12 +96,15 @@ def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
     balance = {name: each["pictures"] for name, each in classes.items()}
     lines = [
         ("masks", f"{len(masks):,}"),
-        *((MASK_FAULTS[kind].title, _some(members)) for kind, members in found.items()),
-        ("faults of masks", f"{sum(map(len, found.values())):,}, of {len(found)} kinds" if found else "0"),
+        ("faults of masks", f"{faults:,}, of {len(found)} kinds" if found else "0"),
+        *((f"  {MASK_FAULTS[kind].title}", _some(members)) for kind, members in found.items()),
         ("pixels ignored", f"{findings['ignored_share']:.1%}"),
-        *((f"pixels of {name}", _shares(each["share"])) for name, each in findings["classes"].items()),
+        ("share of pixels by class", ""),
+        *((f"  {name}", _shares(each["share"])) for name, each in findings["classes"].items()),
     ]
-    return Audit(balance, {"masks": findings}, lines, _tables(findings, list(splits)), _samples(found, splits, masks))
+    tables, samples = _tables(findings, list(splits)), _samples(found, masks)
+    cards = [(f"{faults:,}", "faults of masks", "bad" if faults else "good")]
+    return Audit(balance, {"masks": findings}, lines, tables, samples, cards)
 
 
 def _faults(
@@ -196,7 +200,11 @@ def _strange(masks: Sequence[_Mask]) -> list[dict[str, Any]]:
 
 
 def _some(members: Sequence[Mapping[str, Any]]) -> str:
-    return f"{len(members):,}  (such as {members[0]['id']}: {members[0]['reason']})"
+    return f"{len(members):,}  (such as {_example(members)})"
+
+
+def _example(members: Sequence[Mapping[str, Any]]) -> str:
+    return f"{members[0]['id']}: {members[0]['reason']}"
 
 
 def _shares(shares: Mapping[str, float]) -> str:
@@ -206,8 +214,7 @@ def _shares(shares: Mapping[str, float]) -> str:
 def _tables(findings: Mapping[str, Any], splits: Sequence[str]) -> list[Any]:
     """Returns the tables of the page: faults, ids without a class, and pixels by class."""
     faults = [
-        (MASK_FAULTS[kind].title, f"{each['n']:,}", _some(each["members"]).split("(", 1)[1][:-1])
-        + (MASK_FAULTS[kind].remedy,)
+        (MASK_FAULTS[kind].title, f"{each['n']:,}", _example(each["members"]), MASK_FAULTS[kind].remedy)
         for kind, each in findings["faults"].items()
     ]
     strange = [
@@ -224,18 +231,16 @@ def _tables(findings: Mapping[str, Any], splits: Sequence[str]) -> list[Any]:
     ]
 
 
-def _samples(
-    found: Mapping[str, Sequence[Mapping[str, Any]]], splits: Mapping[str, CheckedSplit], masks: Sequence[_Mask]
-) -> list[FaultySample]:
+def _samples(found: Mapping[str, Sequence[Mapping[str, Any]]], masks: Sequence[_Mask]) -> list[FaultySample]:
     """Chooses the samples that the page shows: some of each kind of fault, those with most faults first, then some
     without."""
     reasons = defaultdict[tuple[str, int], list[str]](list)
-    shown: set[tuple[str, int]] = set()
-    for kind, members in found.items():
+    shown: dict[tuple[str, int], None] = {}
+    for members in found.values():
         placed = [(each["split"], each["index"], each["reason"]) for each in members if each["split"] is not None]
         for split, index, reason in placed:
-            reasons[split, index].append(f"{MASK_FAULTS[kind].title}: {reason}")
-        shown |= {(split, index) for split, index, _ in placed[:_SHOWN_OF_A_KIND]}
+            reasons[split, index].append(reason)
+        shown |= dict.fromkeys((split, index) for split, index, _ in placed[:_SHOWN_OF_A_KIND])
     worst = sorted(shown, key=lambda place: -len(reasons[place]))[:_SHOWN_FAULTY]
     sound = [mask for mask in masks if (mask.split, mask.index) not in reasons]
     some = sound[:: max(1, len(sound) // _SHOWN_SOUND)][:_SHOWN_SOUND]
@@ -270,15 +275,14 @@ def _grid(pictures: Sequence[CheckedPicture], names: Sequence[str]) -> str:
     if not pictures:
         return ""
     figures = "".join(_figure(each, names) for each in pictures)
-    return f'<p>{mask_legend(names)}</p><div class="samples">{figures}</div>'
+    return f'<p>{mask_legend(names)}</p><div class="group large">{figures}</div>'
 
 
 def _figure(shown: CheckedPicture, names: Sequence[str]) -> str:
     pixels = shown.pixels
     if shown.annotation is not None:
         mask = nearest_pixels(shown.annotation, (pixels.shape[0], pixels.shape[1]))
-        painted = paint_mask(pixels, mask, len(names))
-        pixels = np.concatenate([pixels, painted], axis=1) if pixels.shape[1] < pixels.shape[0] else painted
+        pixels = paint_mask(pixels, mask, len(names))
     caption = f"{text(shown.id)}, {text(shown.split)}" + (f"<br><b>{text(shown.why)}</b>" if shown.why else "")
     return f"<figure>{thumbnail(pixels)}<br>{caption}</figure>"
 

@@ -112,7 +112,7 @@ class MaskPage(pages.Page):
     def _grid(self, ids: Sequence[str]) -> str:
         numbers = {each.id: each.miou for each in self.meter.kept}
         figures = "".join(self._figure(name, numbers[name]) for name in ids if name in self.samples)
-        return f'<div class="samples">{figures}</div>' if figures else ""
+        return f'<div class="group large">{figures}</div>' if figures else ""
 
     def _figure(self, name: str, miou: float) -> str:
         pixels, masks = self.samples[name], self.meter.masks[name]
