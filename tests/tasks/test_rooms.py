@@ -15,8 +15,11 @@ PACKAGE = Path(vitrail.__file__).parent
 FILES = {"target": base.Target, "head": base.Head, "answer": answers.Answer}
 
 
-NOT_TASKS = {("serving/routes/inference_protocol.py", 'own.get("classification")')}
-"""Where the word is not a task: an extension of the inference protocol is called so."""
+NOT_TASKS = {
+    ("serving/routes/inference_protocol.py", 'own.get("classification")'),
+    ("data/sources/coco.py", 'each.get("segmentation")'),
+}
+"""Where the word is not a task: an extension of the inference protocol is called so, and a key of COCO's JSON."""
 STAND_FOR_TASKS = {"DEFAULT", "TASK"}
 """Constants whose value is the name of a task, and which are imported or defined under these names."""
 
