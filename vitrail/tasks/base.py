@@ -175,6 +175,18 @@ class Target(ABC):
         """
         raise NotImplementedError
 
+    def encoded(self, annotation: np.ndarray, names: Sequence[str]) -> tuple[str, bytes]:
+        """Encodes a right answer in pixels as a file beside its picture, without loss.
+
+        Args:
+            annotation: the answer, in the form of this task.
+            names: the names of what is answered.
+
+        Returns:
+            The ending of the file's name, and its bytes.
+        """
+        raise NotImplementedError
+
     def document(self, target: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
         """Returns one target as JSON with names in place of numbers, for other programs that read shards."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import BadImage
-from vitrail.data.sources.base import UNLABELLED, Reader, Source, Split, SplitRule, build_source
+from vitrail.data.sources.base import UNLABELLED, OpenOptions, Reader, Source, Split, SplitRule, build_source
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
 from vitrail.data.sources.parquet import IMAGE_NAMES, LABEL_NAMES
 from vitrail.data.sources.splits import split_named
@@ -53,7 +53,7 @@ class HuggingFaceReader(Reader):
         return call_function("binary_length", [bytes_alone]).to_pylist()
 
 
-def open_huggingface(name: str, rule: SplitRule) -> Source:
+def open_huggingface(name: str, rule: SplitRule, asked: OpenOptions) -> Source:
     """Opens a data set by `owner/name`, or by `owner/name:configuration` if it has several configurations.
 
     Raises UserError if the package is missing, the data set cannot be loaded, or it has no images.

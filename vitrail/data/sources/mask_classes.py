@@ -197,9 +197,23 @@ def read_classes(file: Path, ignore: Sequence[int]) -> MaskClasses:
             raise UserError(f"{file}, line {number}: {colour_text(_code(colour))} is the colour of {taken!r} already")
     if not entries:
         raise UserError(f"{file} names no classes: write a name on each line, or id,name,colour")
+    return listed_classes(entries, file.name, ignore, colours)
+
+
+def listed_classes(
+    entries: Mapping[int, str], file: str, ignore: Sequence[int], colours: Mapping[Colour, int] | None = None
+) -> MaskClasses:
+    """Makes the classes of masks that something lists; 255 is ignored unless it is listed.
+
+    Args:
+        entries: The names by their ids, in order.
+        file: What lists them.
+        ignore: The ids that the user leaves out, even if they are listed.
+        colours: The ids by colour, for masks in colours.
+    """
     ignored = frozenset(ignore) | ({IGNORE} - entries.keys())
     chosen = {identity: name for identity, name in entries.items() if identity not in ignored}
-    return MaskClasses(tuple(chosen.values()), tuple(chosen), colours, ignored, file.name)
+    return MaskClasses(tuple(chosen.values()), tuple(chosen), colours or {}, ignored, file)
 
 
 _Row = tuple[int, int, str, Colour | None]

@@ -110,6 +110,16 @@ def check_ids(where: str, found: FoundIds, masks: int) -> None:
     raise UserError(f"{where}: none of its {masks:,} masks can be read; fetch them again, or look what they are")
 
 
+def scan_notes(found: FoundIds, masks: int) -> list[str]:
+    """Returns notes on masks of which the ids cannot be relied on. masks: their number in all."""
+    notes = []
+    if found.lossy:
+        notes.append(f"{found.lossy:,} of {masks:,} masks are JPEG or the like, which changes ids: save them as PNG")
+    if found.coloured:
+        notes.append(f"{found.coloured:,} of {masks:,} masks are in colours and cannot be used without a table of them")
+    return notes
+
+
 def _keep(found: FoundIds, file: Path) -> None:
     """Writes what was found to the cache, if it can be written."""
     document = {"ids": found.ids, "counts": [found.lossy, found.coloured, found.unreadable], "colours": found.colours}

@@ -15,7 +15,7 @@ from vitrail.data.sources.mask_classes import NAMES, MaskClasses, found_classes,
 from vitrail.data.sources.mask_layout import MaskFolders, are_masks, mask_folders
 from vitrail.data.sources.mask_pairs import MaskPairs, by_lists, pair_notes, pairs_in, split_lists
 from vitrail.data.sources.mask_reading import MASK_TASK, NoMaskFile, annotation_of
-from vitrail.data.sources.mask_scan import FoundIds, check_ids, scan_ids
+from vitrail.data.sources.mask_scan import check_ids, scan_ids, scan_notes
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,6 @@ def _classes(
     check_ids(str(root), found, len(rows))
     notes += scan_notes(found, len(rows))
     return found_classes(str(root), found.ids, asked.ignore)
-
-
-def scan_notes(found: FoundIds, masks: int) -> list[str]:
-    """Returns notes on masks of which the ids cannot be relied on. masks: their number in all."""
-    notes = []
-    if found.lossy:
-        notes.append(f"{found.lossy:,} of {masks:,} masks are JPEG or the like, which changes ids: save them as PNG")
-    if found.coloured:
-        notes.append(f"{found.coloured:,} of {masks:,} masks are in colours and cannot be used without a table of them")
-    return notes
 
 
 def _states(root: Path, masks: Sequence[str]) -> str:

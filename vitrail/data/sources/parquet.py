@@ -13,6 +13,7 @@ from vitrail.data.decode import BadImage
 from vitrail.data.sources.base import (
     MAX_SAMPLE_BYTES,
     UNLABELLED,
+    OpenOptions,
     ShardedReader,
     Source,
     Split,
@@ -121,7 +122,7 @@ class _Told:
     """(number of rows, bytes) of each row group."""
 
 
-def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitRule) -> Source:
+def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitRule, asked: OpenOptions) -> Source:
     """Opens parquet files as one source. Splits are recognised by file names such as train-00000-of-00001.parquet.
 
     Args:

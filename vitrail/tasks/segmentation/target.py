@@ -103,6 +103,11 @@ class MaskTarget(base.Target):
 
         return mask_sections(pictures, names)
 
+    def encoded(self, annotation: np.ndarray, names: Sequence[str]) -> tuple[str, bytes]:
+        from vitrail.tasks.segmentation.colours import mask_png
+
+        return "seg.png", mask_png(annotation, len(names))
+
     def stored(self, target: np.ndarray) -> int:
         return int(target)
 
