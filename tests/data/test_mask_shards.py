@@ -174,9 +174,8 @@ def test_masks_of_other_programs_are_read_by_a_list_of_classes_or_the_ids_found(
         assert split.known.tolist() == [number != 5 for number in range(12)]
         expected = np.select([drawn(7) == identity for identity in (0, 10, 20, 200)], range(4))
         assert np.array_equal(split.annotation(7), expected)
-    assert any(
-        "a index" not in note and "had no index" in note for note in open_source(write_foreign(tmp_path / "b")).notes
-    )
+    notes = open_source(write_foreign(tmp_path / "b")).notes
+    assert any("had no index" in note for note in notes)
 
 
 def test_labels_beside_masks_stay_what_is_learned_unless_masks_are_asked_for(tmp_path):
@@ -184,7 +183,7 @@ def test_labels_beside_masks_stay_what_is_learned_unless_masks_are_asked_for(tmp
     (root / "classes.txt").write_text("cat\ndog\n")
     assert open_source(root).task == "classification"
     assert open_source(root, task="segmentation").classes[0] == "cat"
-    with pytest.raises(UserError, match="left out|cannot be taken for"):
+    with pytest.raises(UserError, match="cannot be taken for regression"):
         open_source(write_foreign(tmp_path / "bare", ids=(0, 1)), task="regression")
 
 

@@ -91,7 +91,7 @@ class MaskOrigin:
     asked: OpenOptions
     known: MaskClasses | None
     """The classes, if something names them; None to find the ids in the masks."""
-    states: str
+    states: str = ""
     """A text that changes when a mask does, by which the ids found are kept; "" to keep nothing."""
     notes: Sequence[str] = ()
 
