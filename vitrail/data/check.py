@@ -17,7 +17,7 @@ from vitrail.config.data import AUTO
 from vitrail.data.decode import MAX_PIXELS, BadImage, ValueLimits, decode, load_npy, open_header, to_bytes
 from vitrail.data.decode_pool import BoundedDecoder, DecodeLimits
 from vitrail.data.duplicates import exact_groups, gradient_hash, grey_thumbnail, near_groups
-from vitrail.data.mask_check import CheckedSize, stored_annotation
+from vitrail.data.mask_check import CheckedSize, MaskReading, stored_annotation
 from vitrail.data.sources import Source, Split
 from vitrail.data.sources.base import AnnotatedReader
 from vitrail.data.sources.folder import shared_note
@@ -191,7 +191,8 @@ def sample_facts(split: Split, index: int, names: tuple[str, ...], reading: Read
         return found
     assert isinstance(split.reader, AnnotatedReader)
     size = None if found.problem else CheckedSize((found.rows, found.columns), found.turned, found.pixel_hash)
-    stored = stored_annotation(split.reader, int(split.rows[index]), size, reading.max_pixels)
+    masks = MaskReading(reading.decoder, reading.max_pixels)
+    stored = stored_annotation(split.reader, int(split.rows[index]), masks, size)
     return replace(found, annotation=target.examined(stored))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from vitrail.data.check import CheckResult, seen_as, valid_unicode
 from vitrail.data.decode import BadImage, ValueLimits
 from vitrail.data.decode_pool import BoundedDecoder
-from vitrail.data.mask_check import stored_annotation
+from vitrail.data.mask_check import MaskReading, stored_annotation
 from vitrail.data.sources import Source, Split
 from vitrail.data.sources.base import AnnotatedReader
 from vitrail.drawing.page import cards, page, section, table, text, thumbnail
@@ -101,7 +101,7 @@ def _annotation(split: Split, index: int) -> np.ndarray | None:
     if not split.known[index]:
         return None
     assert isinstance(split.reader, AnnotatedReader)
-    return stored_annotation(split.reader, int(split.rows[index])).values
+    return stored_annotation(split.reader, int(split.rows[index]), MaskReading(BoundedDecoder())).values
 
 
 def _cards(findings: dict[str, Any], target: Target, own: list[tuple[str, str, str]]) -> str:

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from vitrail.data.decode import MAX_PIXELS, BadImage
-from vitrail.data.mask_files import NotIds, decode_mask, is_lossy, is_transparent, palette_of
+from vitrail.data.bad_image import BadImage, NotIds
+from vitrail.data.decode import MAX_PIXELS
+from vitrail.data.decode_pool import BoundedDecoder
+from vitrail.data.mask_files import examine_mask
 from vitrail.data.sources.base import AnnotatedReader
 from vitrail.data.sources.mask_classes import grey
 from vitrail.data.sources.mask_reading import EncodedMasks, NoMaskFile
@@ -37,19 +40,29 @@ class CheckedSize:
     """A digest of its pixels."""
 
 
+@dataclass(frozen=True)
+class MaskReading:
+    """The settings for decoding the masks that are checked."""
+
+    decoder: BoundedDecoder
+    """Decodes the files within limits."""
+    max_pixels: int = MAX_PIXELS
+    """The largest mask that is decoded, in pixels."""
+
+
 def stored_annotation(
-    reader: AnnotatedReader, row: int, picture: CheckedSize | None = None, max_pixels: int = MAX_PIXELS
+    reader: AnnotatedReader, row: int, reading: MaskReading, picture: CheckedSize | None = None
 ) -> StoredAnnotation:
     """Reads the right answer of a row and finds what is wrong with how it is stored.
 
     Args:
         reader: Reads the samples.
         row: The row.
+        reading: How masks are decoded.
         picture: Its picture; None if that cannot be read.
-        max_pixels: The largest mask that is decoded, in pixels.
     """
     if isinstance(reader, EncodedMasks):
-        found = _examined(reader, row, max_pixels)
+        found = _examined(reader, row, reading)
     else:
         try:
             found = StoredAnnotation(reader.annotation(row))
@@ -63,19 +76,18 @@ def stored_annotation(
     return replace(found, faults=faults, picture_digest=picture.digest)
 
 
-def _examined(reader: EncodedMasks, row: int, max_pixels: int) -> StoredAnnotation:
+def _examined(reader: EncodedMasks, row: int, reading: MaskReading) -> StoredAnnotation:
     """Examines a mask that is an encoded picture."""
     name = reader.mask_name(row)
     try:
-        content = reader.mask(row)
-        stored = decode_mask(content, max_pixels)
+        seen = reading.decoder(partial(examine_mask, max_pixels=reading.max_pixels), reader.mask(row))
     except BadImage as error:
         kind = "mask_missing" if isinstance(error, NoMaskFile) else "unreadable"
         return StoredAnnotation(None, {"not_ids" if isinstance(error, NotIds) else kind: f"{name} {error}"})
     faults: dict[str, str] = {}
-    if is_transparent(content, max_pixels):
+    stored, lossy = seen["stored"], seen["lossy"]
+    if seen["transparent"]:
         faults["transparent"] = f"{name} is transparent in part"
-    lossy = is_lossy(content, max_pixels)
     if lossy:
         faults["lossy"] = f"{name} is stored with losses"
     classes = reader.classes
@@ -93,9 +105,9 @@ def _examined(reader: EncodedMasks, row: int, max_pixels: int) -> StoredAnnotati
     if not lossy:
         faults.update(_id_faults(name, ids, strange))
     strange = strange if "unknown_ids" in faults else {}  # changed ids say nothing of the classes
-    palette = palette_of(content, max_pixels)
-    used = np.flatnonzero(np.bincount(ids.ravel())).tolist() if palette else ()
-    palette = {identity: palette[identity] for identity in used if identity in palette}
+    colours = seen["palette"]
+    used = np.flatnonzero(np.bincount(ids.ravel())).tolist() if colours else ()
+    palette = {identity: colours[identity] for identity in used if identity < len(colours)}
     return StoredAnnotation(classes.known_indices(ids), faults, _first(strange), palette)
 
 

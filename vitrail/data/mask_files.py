@@ -1,9 +1,11 @@
 """Decoding the files of masks to the numbers that they store, which no conversion of colours may touch."""
 
+from typing import Any
+
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitrail.data.bad_image import BadImage, TooCostly
+from vitrail.data.bad_image import BadImage, NotIds, TooCostly
 from vitrail.data.decode import MAX_PIXELS, decoding_failure, load_npy, open_header
 from vitrail.data.pillow_limit import allow_pixels
 
@@ -14,10 +16,6 @@ _WEBP_LOSSY = b"VP8 "
 _JPEG_IN_TIFF = ("jpeg", "tiff_jpeg", "webp")
 _GREYS = {"L", "P", "1", "LA", "PA"}
 _LARGEST_ID = 65535
-
-
-class NotIds(BadImage):
-    """Raised for a mask that can be decoded and does not hold whole numbers that can be ids."""
 
 
 def decode_mask(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> np.ndarray:
@@ -85,15 +83,37 @@ def is_transparent(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) ->
     return bool(np.asarray(least).item() < 255)
 
 
-def palette_of(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> dict[int, str]:
-    """Returns the colours, as #rrggbb, that the palette of a mask gives to ids; {} if it has none."""
+def palette_of(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> list[str]:
+    """Returns the colours, as #rrggbb, of the palette of a mask in the order of its ids; [] if it has none."""
     if isinstance(content, np.ndarray) or content[:6] == b"\x93NUMPY":
-        return {}
+        return []
     image = open_header(content, max_pixels)
     if image.mode != "P" or image.palette is None or image.palette.mode != "RGB":
-        return {}
+        return []
     colours = bytes(image.palette.palette)
-    return {place: f"#{colours[3 * place : 3 * place + 3].hex()}" for place in range(len(colours) // 3)}
+    return [f"#{colours[3 * place : 3 * place + 3].hex()}" for place in range(min(256, len(colours) // 3))]
+
+
+def examine_mask(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> dict[str, Any]:
+    """Decodes a mask and finds how it is stored, in a form that a process that decodes can send.
+
+    Args:
+        content: The mask, as for `decode_mask`.
+        max_pixels: Larger masks are refused before they are decoded.
+
+    Returns:
+        stored: what `decode_mask` returns; lossy and transparent: whether it is; palette: its colours in order.
+
+    Raises:
+        BadImage: If it cannot be decoded; NotIds if what it holds cannot be ids.
+    """
+    stored = decode_mask(content, max_pixels)
+    return {
+        "stored": stored,
+        "lossy": is_lossy(content, max_pixels),
+        "transparent": is_transparent(content, max_pixels),
+        "palette": palette_of(content, max_pixels),
+    }
 
 
 def _unit(content: bytes) -> int:

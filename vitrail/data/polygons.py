@@ -15,11 +15,11 @@ _MOST_STEPS = 1 << 21
 _FARTHEST = 1e6
 """The largest coordinate, in pixels."""
 
-Window = tuple[slice, slice]
+PixelWindow = tuple[slice, slice]
 """The rows and columns of a picture that hold an object."""
 
 
-def polygon_pixels(points: np.ndarray, size: Size) -> tuple[Window, np.ndarray]:
+def polygon_pixels(points: np.ndarray, size: Size) -> tuple[PixelWindow, np.ndarray]:
     """Finds the pixels that a polygon covers.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import MAX_PIXELS, BadImage
-from vitrail.data.polygons import Window, polygon_pixels
+from vitrail.data.polygons import PixelWindow, polygon_pixels
 from vitrail.data.sources.base import AnnotatedReader
 from vitrail.data.sources.folder import FilesReader
 from vitrail.masks_and_boxes import Size
@@ -91,7 +91,7 @@ class CocoMaskReader(AnnotatedReader):
         return mask
 
 
-def _parts(outline: Outline, size: Size) -> Iterator[tuple[Window, np.ndarray]]:
+def _parts(outline: Outline, size: Size) -> Iterator[tuple[PixelWindow, np.ndarray]]:
     """Yields the window that holds an object, and which of its pixels the object covers; nothing if it covers none.
 
     Raises ValueError, a predicate, if it cannot be drawn.

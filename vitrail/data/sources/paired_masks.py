@@ -85,7 +85,7 @@ class ShardedPairedReader(PairedReader, ShardedReader):
 
 @dataclass(frozen=True)
 class MaskOrigin:
-    """Where a source of pictures with masks comes from, and what is known of its classes."""
+    """Tells where a source of pictures with masks comes from, and what is known of its classes."""
 
     rule: SplitRule
     asked: OpenOptions

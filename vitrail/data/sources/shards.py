@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import BadImage
+from vitrail.data.sources import paired_masks
 from vitrail.data.sources.base import (
     MAX_SAMPLE_BYTES,
-    UNLABELLED,
     OpenOptions,
     ShardedReader,
     Source,
@@ -27,14 +27,6 @@ from vitrail.data.sources.base import (
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
 from vitrail.data.sources.indexing import find_index
 from vitrail.data.sources.mask_reading import MASK_TASK
-from vitrail.data.sources.paired_masks import (
-    MaskOrigin,
-    PairedReader,
-    ShardedPairedReader,
-    classes_by_index,
-    classes_in,
-    masked_source,
-)
 from vitrail.data.sources.shard_index import INDEX, Index, SampleTable, refusing, sample_ids
 from vitrail.data.sources.splits import files_by_split
 from vitrail.data.sources.storage.files import Fetcher, StoredFile
@@ -158,10 +150,10 @@ def open_shards(
         start += len(ids)
     if masks:
         states = "\n".join(f"{place.where(shard.name)} {shard.bytes} {shard.version}" for shard in index.shards)
-        known = classes_in(place, asked.ignore)
+        known = paired_masks.classes_in(place, asked.ignore)
         if index.task is not None:
-            known = classes_by_index(index.names, INDEX, asked.ignore)
-        return masked_source(name, found, MaskOrigin(rule, asked, known, states, notes))
+            known = paired_masks.classes_by_index(index.names, INDEX, asked.ignore)
+        return paired_masks.masked_source(name, found, paired_masks.MaskOrigin(rule, asked, known, states, notes))
     return build_source(name, classes, found, rule, notes)
 
 
@@ -173,7 +165,7 @@ def _has_masks(index: Index, parts: Sequence[SampleTable], asked: OpenOptions) -
     wanted = index.task or asked.task
     if wanted is not None:
         return task(wanted).target.in_pixels
-    return all((rows.label == UNLABELLED).all() and not any(rows.name or ()) for rows in parts)
+    return all((rows.label < 0).all() and not any(rows.name or ()) for rows in parts)
 
 
 def _with_mask(rows: SampleTable) -> np.ndarray:
@@ -182,13 +174,13 @@ def _with_mask(rows: SampleTable) -> np.ndarray:
     return rows.annotation.present.astype(np.int8)
 
 
-def _paired(reader: TarReader, rows: SampleTable) -> ShardedPairedReader:
+def _paired(reader: TarReader, rows: SampleTable) -> paired_masks.ShardedPairedReader:
     """Adds the masks of samples to the reader of their pictures."""
     places = rows.annotation
     assert places is not None
     masks = TarReader(reader.files, reader.members, places.offset, places.size, places.sha256)
     sizes = places.stated_size if (places.stated_size >= 0).all() else None
-    return ShardedPairedReader(reader, masks, places.present, "the .seg.png of sample", sizes=sizes)
+    return paired_masks.ShardedPairedReader(reader, masks, places.present, "the .seg.png of sample", sizes=sizes)
 
 
 def _part(index: Index, chosen: Sequence[int]) -> tuple[SampleTable, np.ndarray]:
@@ -241,7 +233,7 @@ def damaged_shards(source: Source) -> list[dict[str, str]]:
     found: dict[str, str] = {}
     checked: set[str] = set()
     for split in source.splits.values():
-        reader = split.reader.pictures if isinstance(split.reader, PairedReader) else split.reader
+        reader = split.reader.pictures if isinstance(split.reader, paired_masks.PairedReader) else split.reader
         for file in reader.files if isinstance(reader, TarReader) else ():
             if file.sha256 is None or file.place in checked:
                 continue
