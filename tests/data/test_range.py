@@ -335,11 +335,12 @@ def test_any_number_of_channels_can_be_checked(tmp_path, channels, dtype):
             values = smooth(12, 12, seed=9 * number + index % 3, channels=channels).astype(dtype) * 10
             np.save(tmp_path / name / f"{index}.npy", values)
     source = open_source(tmp_path, val_fraction=0, test_fraction=0)
-    findings = check_source(source).to_json()
+    checked = check_source(source)
+    findings = checked.to_json()
     assert findings["corrupt"] == []
     assert len(findings["exact_duplicates"]) == 2
     assert findings["modes"] == {f"{channels} channel{'s' * (channels > 1)} of {np.dtype(dtype)}": 8}
-    page = render_check(findings, source)
+    page = render_check(checked, source)
     assert page.count("<figure><img") == 4
     assert ("--data.range" in page) == (dtype == np.uint16)
 

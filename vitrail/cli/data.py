@@ -13,6 +13,7 @@ from vitrail.config.data import DataConfig
 from vitrail.errors import UserError
 
 if TYPE_CHECKING:
+    from vitrail.data.check import CheckResult
     from vitrail.data.decode_pool import DecodeLimits
 
 
@@ -34,8 +35,10 @@ def check(
 
     Finds unreadable files, unusual modes, exact and near duplicates, the same picture in two splits, and contradicting
     labels. Shows class balance and sizes. For pictures with several labels it also shows labels that hardly occur, for
-    numbers their range and outliers. Says if pictures with more than 8 bits use little of their range. Pictures may
-    have any number of channels. Writes check.html and check.json.
+    numbers their range and outliers, for masks what is wrong with them: pairs missing, sizes that differ, ids or
+    colours that no class has, masks saved as JPEG or resized with blending, and the share of each class. Says if
+    pictures with more than 8 bits use little of their range. Pictures may have any number of channels. Writes
+    check.html and check.json.
 
     Args:
         src: The data set: digits, mnist5k, shapes, a folder of class folders, a folder or pattern of images without
@@ -75,10 +78,11 @@ def check(
     for text in source.notes:
         note(f"note: {text}")
     with report_folder(out, frozenset({"check.html", "check.json"})) as folder:
-        findings = _examine(source, max_pixels, values, workers, decode_limits)
+        found = _examine(source, max_pixels, values, workers, decode_limits)
+        findings = found.to_json()
         for text in findings["notes"][len(source.notes) :]:
             note(f"note: {text}")
-        page, document = render_check(findings, source), json_format.dumps(findings, indent=2, ensure_ascii=False)
+        page, document = render_check(found, source), json_format.dumps(findings, indent=2, ensure_ascii=False)
         try:
             (folder / "check.json").write_text(f"{document}\n", "utf-8")
             (folder / "check.html").write_text(page, "utf-8")
@@ -87,7 +91,7 @@ def check(
     if json:
         emit_json(findings)
     else:
-        _print_table(findings, source)
+        _print_table(found, source)
     note(f"report: {out / 'check.html'}")
 
 
@@ -150,8 +154,8 @@ def shard(
 
 def _examine(
     source: Any, max_pixels: int, values: str | None, workers: int | None, decode_limits: "DecodeLimits"
-) -> dict[str, Any]:
-    """Checks the data set, with a progress bar on a terminal, and returns the findings as JSON."""
+) -> "CheckResult":
+    """Checks the data set, with a progress bar on a terminal, and returns the findings."""
     from vitrail.data.check import check_source
     from vitrail.data.value_range import resolved
     from vitrail.io.progress import progress
@@ -159,7 +163,7 @@ def _examine(
     training = source.splits.get("train", source.all)
     limits = resolved(values, None, training, max_pixels)
     with progress("decoding", sum(len(split) for split in source.splits.values())) as advance:
-        found = check_source(
+        return check_source(
             source,
             max_pixels=max_pixels,
             limits=limits,
@@ -167,18 +171,17 @@ def _examine(
             decode_limits=decode_limits,
             progress=advance,
         )
-        return found.to_json()
 
 
-def _print_table(findings: dict[str, Any], source: Any) -> None:
+def _print_table(found: "CheckResult", source: Any) -> None:
     """Prints the findings as a table."""
-    from vitrail.data.check import audit_targets
     from vitrail.tasks import task
 
+    findings, target = found.findings, task(source.task).target
     sizes = findings["sizes"]
     rows = [
         ("images", f"{findings['n']:,}  ({_listed(findings['splits'])})"),
-        *audit_targets(source).lines,
+        *found.audit.lines,
         ("unreadable", _count(findings["corrupt"], "reason")),
         ("damaged shards", _count(findings["damaged_shards"], "reason", "shard")),
         ("unusual modes", _count(findings["odd_modes"], "mode")),
@@ -186,17 +189,15 @@ def _print_table(findings: dict[str, Any], source: Any) -> None:
         ("exact duplicates", _groups(findings["exact_duplicates"])),
         ("near duplicates", _groups(findings["near_duplicates"])),
         ("leaks between splits", _groups([each["members"] for each in findings["leaks"]])),
-        (
-            f"contradicting {task(source.task).target.contents}",
-            _groups([each["members"] for each in findings["conflicts"]]),
-        ),
     ]
+    if not target.in_pixels:  # right answers in pixels are compared by their task
+        rows.append((f"contradicting {target.contents}", _groups([each["members"] for each in findings["conflicts"]])))
     if sizes:
         spans = [f"{sizes[side]['least']} to {sizes[side]['most']}" for side in ("rows", "columns")]
         rows.insert(1, ("size", f"{spans[0]} rows, {spans[1]} columns"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
-        print(f"{name:<{width}}  {text}")
+        print(f"{name:<{width}}  {text}".rstrip())
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -21,5 +21,9 @@ class WrongFormat(BadImage):
     """Raised for a picture in a format that is not allowed."""
 
 
-KINDS = {kind.__name__: kind for kind in (BadImage, OutsideUnits, TooLarge, TooCostly, WrongFormat)}
+class NotIds(BadImage):
+    """Raised for a mask that can be decoded and does not hold whole numbers that can be ids."""
+
+
+KINDS = {kind.__name__: kind for kind in (BadImage, OutsideUnits, TooLarge, TooCostly, WrongFormat, NotIds)}
 """These exceptions by name; by it one process tells another which was raised."""

@@ -3,9 +3,9 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -17,11 +17,14 @@ from vitrail.config.data import AUTO
 from vitrail.data.decode import MAX_PIXELS, BadImage, ValueLimits, decode, load_npy, open_header, to_bytes
 from vitrail.data.decode_pool import BoundedDecoder, DecodeLimits
 from vitrail.data.duplicates import exact_groups, gradient_hash, grey_thumbnail, near_groups
+from vitrail.data.mask_check import CheckedSize, MaskReading, stored_annotation
 from vitrail.data.sources import Source, Split
+from vitrail.data.sources.base import AnnotatedReader
 from vitrail.data.sources.folder import shared_note
+from vitrail.data.sources.mask_reading import EncodedMasks
 from vitrail.data.value_range import RangeSample, measure_range, range_notes, stored_values
 from vitrail.tasks import task
-from vitrail.tasks.base import Audit, CheckedSplit
+from vitrail.tasks.audits import Audit, CheckedSplit
 
 USUAL_MODES = ("RGB", "L")
 """Pillow's modes that need no mention in a report."""
@@ -65,6 +68,8 @@ class SampleFacts:
     """The 64-bit hash of its brightness gradients, from `duplicates.gradient_hash`."""
     thumbnail: np.ndarray | None = None
     """Grey, uint8 [256], from `duplicates.thumbnail`."""
+    annotation: Any = None
+    """The facts about its right answer, where that lies in pixels, as its task keeps them; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class CheckResult:
 
     findings: dict[str, Any]
     """The JSON document of `vitrail data check --json`, from which the report is made too."""
+    audit: Audit = field(default_factory=Audit)
+    """What the task found about the targets."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the findings."""
@@ -107,14 +114,29 @@ def check_source(
             for done in pool.map(partial(_examine_all, split, source.classes, reading), _chunks(len(split))):
                 examined += done
                 progress(len(done))
-    return CheckResult(_findings(source, examined, range_notes(measured, limits), reading.shown))
+    facts: dict[str, list[Any]] = {name: [] for name in source.splits}
+    for each in examined:
+        facts[each.split].append(each.annotation)
+    audit = audit_targets(source, facts)
+    findings = _findings(source, examined, audit, reading.shown, range_notes(measured, limits))
+    return CheckResult(findings, audit)
 
 
-def audit_targets(source: Source) -> Audit:
-    """Checks the targets of a source by the rules of its task: their balance, and what contradicts itself."""
-    splits = {
-        name: CheckedSplit([*map(valid_unicode, split.ids)], split.targets) for name, split in source.splits.items()
-    }
+def audit_targets(source: Source, facts: Mapping[str, Sequence[Any]]) -> Audit:
+    """Checks the targets of a source by the rules of its task: their balance, and what contradicts itself.
+
+    Args:
+        source: The data.
+        facts: For each split the facts about right answers in pixels, one for each sample; None for one without.
+    """
+    splits, known = {}, set[int]()
+    for name, split in source.splits.items():
+        unused = {}
+        if isinstance(split.reader, EncodedMasks) and id(split.reader) not in known:
+            known.add(id(split.reader))  # splits can share a reader, which has such files once
+            unused = {kind: [*map(valid_unicode, files)] for kind, files in split.reader.unused.items()}
+        ids = [*map(valid_unicode, split.ids)]
+        splits[name] = CheckedSplit(ids, split.targets, facts[name], unused)
     return task(source.task).target.audit(splits, source.classes)
 
 
@@ -162,8 +184,21 @@ def sample_facts(split: Split, index: int, names: tuple[str, ...], reading: Read
         names: The class names of the source.
         reading: How to decode it.
     """
+    target = task(split.task).target
+    label = target.text(split.targets[index], names) or None if names else None
+    found = _picture_facts(split, index, label, reading)
+    if not target.in_pixels or not split.known[index]:
+        return found
+    assert isinstance(split.reader, AnnotatedReader)
+    size = None if found.problem else CheckedSize((found.rows, found.columns), found.turned, found.pixel_hash)
+    masks = MaskReading(reading.decoder, reading.max_pixels)
+    stored = stored_annotation(split.reader, int(split.rows[index]), masks, size)
+    return replace(found, annotation=target.examined(stored))
+
+
+def _picture_facts(split: Split, index: int, label: str | None, reading: ReadingOptions) -> SampleFacts:
+    """Decodes the picture of one sample and collects the facts about it. label: its target as text."""
     name = split.ids[index]
-    label = task(split.task).target.text(split.targets[index], names) or None if names else None
     try:
         content = split.read(index)
         content_hash = hashlib.blake2b(content, digest_size=16).digest() if isinstance(content, bytes) else b""
@@ -263,10 +298,11 @@ def _npy_mode(values: np.ndarray) -> str:
     return f"{channels} channel{'s' * (channels > 1)} of {values.dtype}"
 
 
-def _findings(source: Source, examined: list[SampleFacts], notes: list[str], shown: ValueLimits) -> dict[str, Any]:
+def _findings(
+    source: Source, examined: list[SampleFacts], targets: Audit, shown: ValueLimits, notes: list[str]
+) -> dict[str, Any]:
     """Builds the JSON document of the findings. notes: on the range of values; shown: the range that is shown."""
     good = [sample for sample in examined if not sample.problem]
-    targets = audit_targets(source)
     shared = shared_note(source, [(sample.content_hash, sample.split, sample.label) for sample in good])
     exact = exact_groups([sample.pixel_hash for sample in good])
     # The search for near duplicates takes only the first picture of each group of exact ones.

@@ -5,29 +5,37 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.check import audit_targets, seen_as, valid_unicode
+from vitrail.data.check import CheckResult, seen_as, valid_unicode
 from vitrail.data.decode import BadImage, ValueLimits
 from vitrail.data.decode_pool import BoundedDecoder
-from vitrail.data.sources import Source
+from vitrail.data.mask_check import MaskReading, stored_annotation
+from vitrail.data.sources import Source, Split
+from vitrail.data.sources.base import AnnotatedReader
 from vitrail.drawing.page import cards, page, section, table, text, thumbnail
 from vitrail.tasks import task
+from vitrail.tasks.audits import Audit, CheckedPicture
+from vitrail.tasks.base import Target
 
 # The most that the page shows: rows of a table, groups of duplicates, pictures of a group, and classes.
 _SHOWN_ROWS = 100
 _SHOWN_GROUPS = 24
 _SHOWN_MEMBERS = 6
 _SHOWN_CLASSES = 60
+_SHOWN_SIDE = 400
+"""About the longer side, in pixels, of pictures that are shown with their right answers."""
 
 
-def render_check(findings: dict[str, Any], source: Source) -> str:
-    """Builds the HTML page. The pictures of duplicates are read from the source again and embedded.
+def render_check(found: CheckResult, source: Source) -> str:
+    """Builds the HTML page. The pictures that it shows are read from the source again and embedded.
 
-    findings: the JSON document of `check.check_source`.
+    found: what `check.check_source` returned for the source.
     """
+    findings, audited = found.findings, found.audit
     shown = source, findings["shown_range"]
-    target, audited = task(source.task).target, audit_targets(source)
+    target = task(source.task).target
+    pictures = _checked_pictures(audited, source, findings["shown_range"])
     sections = [
-        _cards(findings, target.plural, target.contents),
+        _cards(findings, target, audited.cards),
         _notes(findings),
         _corrupt(findings),
         _groups(
@@ -44,6 +52,7 @@ def render_check(findings: dict[str, Any], source: Source) -> str:
         ),
         f'<div class="columns">{_balance(findings, target.plural)}{_sizes(findings)}</div>',
         *(_table(title, heads, rows, about) for title, about, heads, rows in audited.tables),
+        *target.checked_pages(pictures, source.classes),
         _groups(
             "Exact duplicates",
             "Pictures with exactly the same pixels.",
@@ -63,21 +72,54 @@ def render_check(findings: dict[str, Any], source: Source) -> str:
     return page(f"Data check: {findings['source']}", fingerprint + "".join(sections))
 
 
-def _cards(findings: dict[str, Any], plural: str, contents: str) -> str:
-    """Builds the row of main numbers. plural, contents: the task's words for its classes and for its targets."""
+def _checked_pictures(audited: Audit, source: Source, limits: ValueLimits) -> list[CheckedPicture]:
+    """Reads the samples that the task wants to show, with their right answers; those that cannot be read are left out.
+
+    limits: the range of values that is shown of pictures with more than 8 bits.
+    """
+    found = []
+    for each in audited.samples:
+        split = source.splits[each.split]
+        try:
+            seen = BoundedDecoder()(partial(_small, limits=limits), split.read(each.index))["pixels"]
+        except BadImage:
+            continue
+        name = valid_unicode(split.ids[each.index])
+        found.append(CheckedPicture(name, each.split, each.why, seen, _annotation(split, each.index)))
+    return found
+
+
+def _small(content: bytes | np.ndarray, limits: ValueLimits) -> dict[str, np.ndarray]:
+    """Decodes a picture for display and leaves pixels out until it is small."""
+    pixels = seen_as(content, limits)
+    step = max(1, max(pixels.shape[:2]) // _SHOWN_SIDE)
+    return {"pixels": np.ascontiguousarray(pixels[::step, ::step])}
+
+
+def _annotation(split: Split, index: int) -> np.ndarray | None:
+    """Reads the right answer of a sample as far as it is valid; None if it has none or it cannot be read."""
+    if not split.known[index]:
+        return None
+    assert isinstance(split.reader, AnnotatedReader)
+    return stored_annotation(split.reader, int(split.rows[index]), MaskReading(BoundedDecoder())).values
+
+
+def _cards(findings: dict[str, Any], target: Target, own: list[tuple[str, str, str]]) -> str:
+    """Builds the row of main numbers. target: the task's words for its classes and targets; own: the task's numbers."""
     splits = ", ".join(f"{count:,} {name}" for name, count in findings["splits"].items())
     duplicates = (
         f"groups of duplicates ({len(findings['exact_duplicates']):,} exact, {len(findings['near_duplicates']):,} near)"
     )
     kind = "bad" if findings["conflicts"] else "good"
-    conflicts = (f"{len(findings['conflicts']):,}", f"contradicting {contents}", kind)
+    conflicts = (f"{len(findings['conflicts']):,}", f"contradicting {target.contents}", kind)
     return cards(
         [
             (f"{findings['n']:,}", f"images ({splits})", ""),
-            *([(f"{len(findings['classes']):,}", plural, "")] if findings["classes"] else []),
+            *([(f"{len(findings['classes']):,}", target.plural, "")] if findings["classes"] else []),
             (f"{len(findings['corrupt']):,}", "unreadable", "bad" if findings["corrupt"] else "good"),
             (f"{len(findings['leaks']):,}", "leaks between splits", "bad" if findings["leaks"] else "good"),
-            *([conflicts] if findings["classes"] else []),
+            *([conflicts] if findings["classes"] and not target.in_pixels else []),
+            *own,
             (f"{len(findings['exact_duplicates']) + len(findings['near_duplicates']):,}", duplicates, ""),
         ]
     )

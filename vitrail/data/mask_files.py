@@ -1,14 +1,19 @@
 """Decoding the files of masks to the numbers that they store, which no conversion of colours may touch."""
 
+from typing import Any
+
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitrail.data.bad_image import BadImage, TooCostly
+from vitrail.data.bad_image import BadImage, NotIds, TooCostly
 from vitrail.data.decode import MAX_PIXELS, decoding_failure, load_npy, open_header
 from vitrail.data.pillow_limit import allow_pixels
 
 LOSSY = ("JPEG", "MPO", "JPEG2000", "AVIF", "HEIF")
 """Pillow's names of formats that store about what they were given, so that the ids of a mask come out changed."""
+_WEBP_LOSSY = b"VP8 "
+"""The name of the part of a WebP file that holds a picture with losses."""
+_JPEG_IN_TIFF = ("jpeg", "tiff_jpeg", "webp")
 _GREYS = {"L", "P", "1", "LA", "PA"}
 _LARGEST_ID = 65535
 
@@ -26,7 +31,7 @@ def decode_mask(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> np
         Ids, uint8 or uint16 [rows, columns]; or, for a picture in colours without a palette, uint8 [rows, columns, 3].
 
     Raises:
-        BadImage: If it cannot be decoded or is no mask.
+        BadImage: If it cannot be decoded; NotIds if what it holds cannot be ids.
     """
     if isinstance(content, np.ndarray):
         return _as_ids(content)
@@ -56,6 +61,61 @@ def format_and_mode(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -
     return image.format or "", image.mode
 
 
+def is_lossy(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> bool:
+    """Tells whether a mask that can be decoded is stored in a way that changes ids."""
+    if isinstance(content, np.ndarray) or content[:6] == b"\x93NUMPY":
+        return False
+    image = open_header(content, max_pixels)
+    if image.format == "WEBP":
+        return _WEBP_LOSSY in content[:4096]
+    return image.format in LOSSY or image.info.get("compression") in _JPEG_IN_TIFF
+
+
+def is_transparent(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> bool:
+    """Tells whether a mask that can be decoded has a channel of transparency that does not say opaque everywhere."""
+    if isinstance(content, np.ndarray) or content[:6] == b"\x93NUMPY":
+        return False
+    with allow_pixels(max_pixels):
+        image = open_header(content, max_pixels)
+        if "A" not in image.getbands():
+            return False
+        least = image.getchannel("A").getextrema()[0]
+    return bool(np.asarray(least).item() < 255)
+
+
+def palette_of(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> list[str]:
+    """Returns the colours, as #rrggbb, of the palette of a mask in the order of its ids; [] if it has none."""
+    if isinstance(content, np.ndarray) or content[:6] == b"\x93NUMPY":
+        return []
+    image = open_header(content, max_pixels)
+    if image.mode != "P" or image.palette is None or image.palette.mode != "RGB":
+        return []
+    colours = bytes(image.palette.palette)
+    return [f"#{colours[3 * place : 3 * place + 3].hex()}" for place in range(min(256, len(colours) // 3))]
+
+
+def examine_mask(content: bytes | np.ndarray, max_pixels: int = MAX_PIXELS) -> dict[str, Any]:
+    """Decodes a mask and finds how it is stored, in a form that a process that decodes can send.
+
+    Args:
+        content: The mask, as for `decode_mask`.
+        max_pixels: Larger masks are refused before they are decoded.
+
+    Returns:
+        stored: what `decode_mask` returns; lossy and transparent: whether it is; palette: its colours in order.
+
+    Raises:
+        BadImage: If it cannot be decoded; NotIds if what it holds cannot be ids.
+    """
+    stored = decode_mask(content, max_pixels)
+    return {
+        "stored": stored,
+        "lossy": is_lossy(content, max_pixels),
+        "transparent": is_transparent(content, max_pixels),
+        "palette": palette_of(content, max_pixels),
+    }
+
+
 def _unit(content: bytes) -> int:
     """Returns what Pillow multiplies the grey values of a PNG of 2 or 4 bits by; 1 for any other file."""
     grey_png = content[:8] == b"\x89PNG\r\n\x1a\n" and content[25:26] == b"\0"
@@ -71,24 +131,24 @@ def _stored_numbers(image: Image.Image, unit: int) -> np.ndarray:
     if image.mode.startswith("I"):
         return _as_ids(np.asarray(image))
     if image.mode == "F":
-        raise BadImage("holds floats, where the ids of classes are whole numbers")
+        raise NotIds("holds floats, where the ids of classes are whole numbers")
     return np.asarray(image.convert("RGB"))
 
 
 def _as_ids(values: np.ndarray) -> np.ndarray:
-    """Converts whole numbers to uint8 or uint16. Raises BadImage if they are none, or cannot be ids."""
+    """Converts whole numbers to uint8 or uint16. Raises NotIds if they are none, or cannot be ids."""
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
     colours = values.ndim == 3 and values.shape[2] == 3 and values.dtype == np.uint8
     if 0 in values.shape or (values.ndim != 2 and not colours):
-        raise BadImage(f"is an array of shape {values.shape}, not (rows, columns)")
+        raise NotIds(f"is an array of shape {values.shape}, not (rows, columns)")
     if values.dtype in (np.dtype(np.uint8), np.dtype(np.uint16)):
         return values
     if values.dtype == np.bool_:
         return values.astype(np.uint8)
     if not np.issubdtype(values.dtype, np.integer):
-        raise BadImage(f"holds {values.dtype}, where the ids of classes are whole numbers")
+        raise NotIds(f"holds {values.dtype}, where the ids of classes are whole numbers")
     least, most = int(values.min()), int(values.max())
     if least < 0 or most > _LARGEST_ID:
-        raise BadImage(f"has the id {least if least < 0 else most}; ids are from 0 to {_LARGEST_ID}")
+        raise NotIds(f"has the id {least if least < 0 else most}; ids are from 0 to {_LARGEST_ID}")
     return values.astype(np.uint16)

@@ -1,5 +1,6 @@
 """Writing any source as tar shards, which `sources/shards.py` and WebDataset read."""
 
+import csv
 import hashlib
 import io
 import json
@@ -7,7 +8,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -18,6 +19,7 @@ from PIL import Image
 from vitrail.data.check import valid_unicode
 from vitrail.data.decode import BadImage, open_header
 from vitrail.data.sources import UNLABELLED, Source, Split
+from vitrail.data.sources.annotation_index import AnnotationTable
 from vitrail.data.sources.shard_index import BLOCK, INDEX, Index, SampleTable, Shard, write_index
 from vitrail.data.sources.tar_scan import WRITTEN
 from vitrail.errors import UserError
@@ -36,8 +38,9 @@ def write_shards(
 ) -> dict[str, Any]:
     """Writes every split of a source as `SPLIT-000000.tar`, `SPLIT-000001.tar` ..., with an index and classes.txt.
 
-    Beside the image of a sample, its shard has its class as .cls; for other tasks its target as .json, which is in the
-    index too. Equal sources give equal bytes. The folder is written as a whole or not at all.
+    Beside the image of a sample, its shard has its class as .cls, or its mask as .seg.png, whose ids are places among
+    the classes; for other tasks its target as .json, which is in the index too. Equal sources give equal bytes. The
+    folder is written as a whole or not at all.
 
     Args:
         source: The data.
@@ -63,6 +66,8 @@ def write_shards(
             writer = _Writer(partial, shard_bytes, source, progress)
             counts = {name: writer.write(split) for name, split in source.splits.items()}
             (partial / "classes.txt").write_text("".join(f"{name}\n" for name in source.classes), "utf-8")
+            if task(source.task).target.in_pixels:
+                (partial / "classes.csv").write_text(_class_table(source.classes), "utf-8")
             write_index(partial / INDEX, writer.index())
             partial.chmod(0o755)
             partial.replace(out)  # replaces an empty folder; anything else raises OSError
@@ -86,6 +91,10 @@ class _Sample:
     content: bytes
     """The bytes of that file."""
     target: np.ndarray
+    annotation: tuple[str, bytes] | None = None
+    """The ending and the bytes of the file that holds its right answer, for answers in pixels."""
+    stated_size: int = -1
+    """The size that its source states, which is part of the source's fingerprint."""
 
 
 class _Writer:
@@ -99,6 +108,8 @@ class _Writer:
         self.shards: list[Shard] = []
         self.samples: list[tuple[int, str, int, int, int, bytes]] = []
         """(number of the shard, key, offset in it, size, label, SHA-256) of each sample."""
+        self.annotations: list[tuple[int, int, int, bytes]] = []
+        """(offset, size, size stated by the source, SHA-256) of the file of each right answer in pixels."""
         self.skipped: list[dict[str, str]] = []
         """{id, reason} of each sample that cannot be read."""
 
@@ -131,6 +142,11 @@ class _Writer:
 
     def _rows(self) -> SampleTable:
         """Returns the columns of the index for all samples."""
+        annotation = None
+        if self.target.in_pixels:
+            places = np.array([each[:3] for each in self.annotations], dtype=np.int64).reshape(-1, 3).T
+            digests = np.frombuffer(b"".join(each[3] for each in self.annotations), np.uint8).reshape(-1, 32)
+            annotation = AnnotationTable(places[0], places[1], places[2], digests)
         shard, key, offset, size, label, digest = zip(*self.samples, strict=True) if self.samples else [()] * 6
         return SampleTable(
             np.array(shard, dtype=np.int32),
@@ -139,19 +155,21 @@ class _Writer:
             np.array(size, dtype=np.int64),
             np.array(label, dtype=np.int64),
             sha256=np.frombuffer(b"".join(digest), np.uint8).reshape(-1, 32),
+            annotation=annotation,
         )
 
     def _add(self, archive: tarfile.TarFile, sample: _Sample) -> None:
         """Adds a sample and its target to an archive and records where it is."""
         key, content, label = f"{sample.row:08d}", sample.content, UNLABELLED
-        _add_member(archive, f"{key}.{sample.ending}", content)
-        padded = -(-len(content) // BLOCK) * BLOCK
+        offset = _add_member(archive, f"{key}.{sample.ending}", content)
         digest = hashlib.sha256(content).digest()
-        offset = archive.offset - padded
         if self.target.single_class:
             label = int(sample.target)
             if label != UNLABELLED:
                 _add_member(archive, f"{key}.cls", str(label).encode())
+        elif self.target.in_pixels:
+            self.annotations.append(self._add_annotation(archive, key, sample))
+            self.targets.append((json.dumps(self.target.stored(sample.target)), sample.id))
         else:
             document = {WRITTEN: self.source.task, "id": sample.id}
             document.update(self.target.document(sample.target, self.source.classes))
@@ -159,16 +177,38 @@ class _Writer:
             self.targets.append((json.dumps(self.target.stored(sample.target)), sample.id))
         self.samples.append((len(self.shards), key, offset, len(content), label, digest))
 
+    def _add_annotation(self, archive: tarfile.TarFile, key: str, sample: _Sample) -> tuple[int, int, int, bytes]:
+        """Adds the file of a right answer, if there is one, and returns its entry of `annotations`."""
+        if sample.annotation is None:
+            return -1, 0, sample.stated_size, hashlib.sha256().digest()
+        ending, content = sample.annotation
+        offset = _add_member(archive, f"{key}.{ending}", content)
+        return offset, len(content), sample.stated_size, hashlib.sha256(content).digest()
+
     def _samples(self, split: Split) -> Iterator[_Sample]:
         """Yields the samples of a split that can be read, and records the others."""
         for index in range(len(split)):
             self.progress(1)
             try:
                 ending, content = _encoded(split.read(index))
+                annotation = split.annotation(index) if self.target.in_pixels else None
             except BadImage as error:
                 self.skipped.append({"id": valid_unicode(split.ids[index]), "reason": str(error)})
                 continue
-            yield _Sample(index, valid_unicode(split.ids[index]), ending, content, split.targets[index])
+            sample = _Sample(index, valid_unicode(split.ids[index]), ending, content, split.targets[index])
+            if self.target.in_pixels:
+                file = None if annotation is None else self.target.encoded(annotation, self.source.classes)
+                sample = replace(sample, annotation=file, stated_size=split.size(index))
+            yield sample
+
+
+def _class_table(names: Sequence[str]) -> str:
+    """Writes the classes with their ids, so that a name that begins with a number cannot be taken for an id."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    stream.write("id,name\n")
+    writer.writerows(enumerate(names))
+    return stream.getvalue()
 
 
 class _Hashed:
@@ -187,10 +227,12 @@ class _Hashed:
         return self.file.tell()
 
 
-def _add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_member(archive: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Adds a file to an archive and returns the position of its bytes there."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))
+    return archive.offset - -(-len(content) // BLOCK) * BLOCK
 
 
 def _encoded(content: bytes | np.ndarray) -> tuple[str, bytes]:

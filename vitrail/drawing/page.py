@@ -62,6 +62,8 @@ th { color: var(--soft); font-weight: 500; overflow-wrap: normal; }
 .group:last-child { border-bottom: 0; padding-bottom: 0; }
 figure { margin: 0; width: 132px; font-size: 12px; line-height: 1.35; overflow-wrap: anywhere; }
 figure img { width: 132px; height: 99px; object-fit: contain; background: var(--page); border-radius: 6px; }
+.large figure, .large figure img { width: 242px; }
+.large figure img { height: 180px; }
 img.tiny { image-rendering: pixelated; }
 .tag { border-radius: 4px; padding: 0 6px; color: #fff; font-size: 11px; }
 .tag.bad { background: var(--bad); }

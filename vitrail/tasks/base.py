@@ -16,6 +16,7 @@ import numpy as np
 from vitrail.config import ModelConfig, TrainConfig
 from vitrail.errors import UserError
 from vitrail.masks_and_boxes import Frame
+from vitrail.tasks.audits import Audit, CheckedPicture, CheckedSplit, StoredAnnotation
 
 if TYPE_CHECKING:
     import torch
@@ -57,20 +58,6 @@ class Meaning:
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The findings of a check of a data set (`vitrail data check`) about its targets."""
-
-    balance: dict[str, dict[str, int]] = field(default_factory=dict)
-    """How many samples of each split have each name: name -> split -> count. Empty if samples do not have names."""
-    findings: dict[str, Any] = field(default_factory=dict)
-    """Keys and values that the task adds to check.json."""
-    lines: list[tuple[str, str]] = field(default_factory=list)
-    """What a terminal shows: pairs of a heading and the finding."""
-    tables: list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]] = field(default_factory=list)
-    """What the HTML page shows: (title, explanation, column heads, rows)."""
-
-
-@dataclass(frozen=True)
 class Annotation:
     """A right answer that lies in the pixels of its picture, such as a mask."""
 
@@ -78,14 +65,6 @@ class Annotation:
     """The answer in the picture's own pixels, in the form of its task; None if it is not known."""
     frame: Frame
     """The map between the picture and the model's input."""
-
-
-@dataclass(frozen=True)
-class CheckedSplit:
-    """A split of a data set that is checked: the ids and the targets of its samples."""
-
-    ids: Sequence[str]
-    targets: np.ndarray
 
 
 class Target(ABC):
@@ -170,6 +149,20 @@ class Target(ABC):
         """Checks the targets of a data set. splits: them, by the name of their split. names: of what is answered."""
         return Audit()
 
+    def examined(self, annotation: StoredAnnotation) -> Any:
+        """Reduces `annotation`, a right answer in pixels, to the few facts of it that `audit` needs, since there is no
+        room in memory for all answers. It is called from several threads."""
+        raise NotImplementedError
+
+    def checked_pages(self, pictures: Sequence[CheckedPicture], names: Sequence[str]) -> list[str]:
+        """Builds HTML sections that show pictures with their right answers.
+
+        Args:
+            pictures: the samples that `Audit.samples` named and that can be read, in its order.
+            names: the names of what is answered.
+        """
+        return []
+
     def stored(self, target: np.ndarray) -> Any:
         """Returns one target as JSON for the index of a sharded data set: short, and without rounding."""
         raise NotImplementedError
@@ -179,6 +172,18 @@ class Target(ABC):
 
         Raises:
             ValueError: if `stored` cannot have returned it.
+        """
+        raise NotImplementedError
+
+    def encoded(self, annotation: np.ndarray, names: Sequence[str]) -> tuple[str, bytes]:
+        """Encodes a right answer in pixels as a file beside its picture, without loss.
+
+        Args:
+            annotation: the answer, in the form of this task.
+            names: the names of what is answered.
+
+        Returns:
+            The ending of the file's name, and its bytes.
         """
         raise NotImplementedError
 

@@ -86,20 +86,20 @@ def _open(text: str, rule: SplitRule, asked: OpenOptions) -> Source:
     if text.startswith("hf:"):
         from vitrail.data.sources.huggingface import open_huggingface
 
-        return open_huggingface(text.removeprefix("hf:"), rule)
+        return open_huggingface(text.removeprefix("hf:"), rule, asked)
     if is_url(text):
         from vitrail.data.sources.remote import open_remote
 
-        return open_remote(text, rule)
+        return open_remote(text, rule, asked)
     path = Path(text).expanduser()
     if path.exists() and (kind := next((each for each in _source_kinds() if each.recognises(path)), None)):
         return kind.open(path, rule, asked)
     if path.is_dir():
         return _open_folder(path, rule, asked)
     if path.is_file():
-        return _open_files(text, [path], path.parent, rule)
+        return _open_files(text, [path], path.parent, rule, asked)
     if any(mark in text for mark in "*?[{"):
-        return _open_glob(path, rule)
+        return _open_glob(path, rule, asked)
     near = difflib.get_close_matches(text, _EMBEDDED, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"give one of: {_choices()}"
     raise UserError(f"there is no source {text!r}: no such file or folder; {hint}")
@@ -183,19 +183,19 @@ def _open_folder(path: Path, rule: SplitRule, asked: OpenOptions) -> Source:
     if _holds(path, ".tar") or _is_shard_index(path / "index.parquet"):
         from vitrail.data.sources.shards import open_shards
 
-        return open_shards(str(path), LocalFolder(path), None, rule)
+        return open_shards(str(path), LocalFolder(path), None, rule, asked)
     if _holds(path, ".parquet"):
-        return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule)
+        return _open_files(str(path), sorted(path.rglob("*.parquet")), path, rule, asked)
     return open_folder(path, rule, asked.task)
 
 
-def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> Source:
+def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule, asked: OpenOptions) -> Source:
     """Opens .tar or .parquet files below `root`. Raises UserError, with a remedy, if they are something else."""
     files = [file for file in files if not file.name.startswith(".") and file.is_file()]
     suffixes = {file.suffix.lower() for file in files}
     if suffixes in ({".tar"}, {".parquet"}):
         names = [file.relative_to(root).as_posix() for file in files]
-        return _open_sharded(name, LocalFolder(root, globbed=True), names, rule)
+        return _open_sharded(name, LocalFolder(root, globbed=True), names, rule, asked)
     first = next((file for file in files if file.suffix.lower() not in (".tar", ".parquet")), files[0])
     if first.name.lower().endswith(_ARCHIVES):
         raise UserError(f"{first} is an archive: unpack it and give the folder")
@@ -204,18 +204,18 @@ def _open_files(name: str, files: list[Path], root: Path, rule: SplitRule) -> So
     raise UserError(f"{first} is not a source; give one of: {_choices()}")
 
 
-def _open_sharded(name: str, place: LocalFolder, names: list[str], rule: SplitRule) -> Source:
+def _open_sharded(name: str, place: LocalFolder, names: list[str], rule: SplitRule, asked: OpenOptions) -> Source:
     """Opens files that all end in .tar, or all in .parquet."""
     if names[0].lower().endswith(".tar"):
         from vitrail.data.sources.shards import open_shards
 
-        return open_shards(name, place, names, rule)
+        return open_shards(name, place, names, rule, asked)
     from vitrail.data.sources.parquet import open_parquet
 
-    return open_parquet(name, place, names, rule)
+    return open_parquet(name, place, names, rule, asked)
 
 
-def _open_glob(pattern: Path, rule: SplitRule) -> Source:
+def _open_glob(pattern: Path, rule: SplitRule, asked: OpenOptions) -> Source:
     """Opens the files that match a pattern: images without classes, shards or parquet files."""
     files = sorted({Path(found) for each in expand_braces(str(pattern)) for found in glob.glob(each, recursive=True)})  # noqa: PTH207
     files = [file for file in files if file.is_file() and not file.name.startswith(".")]
@@ -225,7 +225,7 @@ def _open_glob(pattern: Path, rule: SplitRule) -> Source:
     suffixes = {file.suffix.lower() for file in files}
     if suffixes & EXTENSIONS and not suffixes & {".tar", ".parquet"}:
         return open_images(str(pattern), files, root, rule)
-    return _open_files(str(pattern), files, root, rule)
+    return _open_files(str(pattern), files, root, rule, asked)
 
 
 def _is_shard_index(file: Path) -> bool:

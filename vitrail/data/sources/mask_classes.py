@@ -49,11 +49,34 @@ class MaskClasses:
         Raises BadImage if it has an id or a colour that no class has, or colours whose meaning is not known.
         """
         ids = self.ids_of(stored) if stored.ndim == 3 else stored
-        found = self._table[ids]
-        strange = self._strange[ids]
-        if strange.any():
-            raise BadImage(f"has pixels of the id {int(ids[strange].min())}, which no class has; {self.remedy}")
-        return found
+        strange = self.strange_ids(ids)
+        if len(strange):
+            raise BadImage(f"has pixels of the id {min(strange)}, which no class has; {self.remedy}")
+        return self.known_indices(ids)
+
+    def known_indices(self, ids: np.ndarray) -> np.ndarray:
+        """Converts ids to classes, uint8 of the same shape; those that no class has become `IGNORE` too."""
+        return self._table[ids]
+
+    def strange_ids(self, ids: np.ndarray) -> dict[int, int]:
+        """Returns the ids in an array that are neither of a class nor ignored, with the number of their pixels."""
+        counts = np.bincount(ids.ravel(), minlength=1)
+        strange = np.flatnonzero((counts > 0) & self._strange[: len(counts)])
+        return {identity: int(counts[identity]) for identity in strange.tolist()}
+
+    def strange_colours(self, colours: np.ndarray) -> dict[str, int]:
+        """Returns the colours in an array [rows, columns, 3] that are not in the table, with their pixels."""
+        found, counts = np.unique(packed(colours), return_counts=True)
+        strange = ~np.isin(found, self._codes)
+        pairs = zip(found[strange].tolist(), counts[strange].tolist(), strict=True)
+        return {colour_text(code): count for code, count in pairs}
+
+    def known_ids(self, colours: np.ndarray) -> np.ndarray:
+        """Converts colours [rows, columns, 3] to classes as `known_indices`, with `IGNORE` for those not in the
+        table."""
+        codes = packed(colours)
+        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        return np.where(self._codes[places] == codes, self._table[self._coded[places]], np.uint8(IGNORE))
 
     def ids_of(self, colours: np.ndarray) -> np.ndarray:
         """Converts colours, uint8 [rows, columns, 3], to ids, uint16 [rows, columns].
@@ -174,9 +197,23 @@ def read_classes(file: Path, ignore: Sequence[int]) -> MaskClasses:
             raise UserError(f"{file}, line {number}: {colour_text(_code(colour))} is the colour of {taken!r} already")
     if not entries:
         raise UserError(f"{file} names no classes: write a name on each line, or id,name,colour")
+    return listed_classes(entries, file.name, ignore, colours)
+
+
+def listed_classes(
+    entries: Mapping[int, str], file: str, ignore: Sequence[int], colours: Mapping[Colour, int] | None = None
+) -> MaskClasses:
+    """Makes the classes of masks that something lists; 255 is ignored unless it is listed.
+
+    Args:
+        entries: The names by their ids, in order.
+        file: What lists them.
+        ignore: The ids that the user leaves out, even if they are listed.
+        colours: The ids by colour, for masks in colours.
+    """
     ignored = frozenset(ignore) | ({IGNORE} - entries.keys())
     chosen = {identity: name for identity, name in entries.items() if identity not in ignored}
-    return MaskClasses(tuple(chosen.values()), tuple(chosen), colours, ignored, file.name)
+    return MaskClasses(tuple(chosen.values()), tuple(chosen), colours or {}, ignored, file)
 
 
 _Row = tuple[int, int, str, Colour | None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitrail.data.bad_image import BadImage
 from vitrail.data.decode import EXTENSIONS
-from vitrail.data.mask_files import LOSSY, decode_mask, format_and_mode
+from vitrail.data.mask_files import decode_mask, is_lossy
 from vitrail.data.sources.layout import MARKS, PICTURE_FOLDERS
 from vitrail.data.sources.listing import visible_folders, walk
 from vitrail.data.sources.splits import SPLIT_NAMES
@@ -150,7 +150,7 @@ def _looks_like_mask(file: Path) -> bool:
         values = decode_mask(content)
     except (OSError, BadImage):
         return True
-    lossless_ids = values.ndim == 2 and format_and_mode(content)[0] not in LOSSY
+    lossless_ids = values.ndim == 2 and not is_lossy(content)
     if lossless_ids and (values.dtype != np.uint8 or np.count_nonzero(np.bincount(values.ravel())) <= _FEW_IDS):
         return True
     if min(values.shape[:2]) < 2:

@@ -1,5 +1,6 @@
 """Reading masks that are stored as encoded pictures, wherever they lie: what all readers of such masks share."""
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,10 @@ MASK_TASK = "segmentation"
 """The task that such data are for."""
 
 
+class NoMaskFile(BadImage):
+    """Raised for a mask that is expected and is not there."""
+
+
 @runtime_checkable
 class EncodedMasks(AnnotatedReader, Protocol):
     """A reader of samples that have a mask as an encoded picture, which can be checked before it is converted."""
@@ -22,12 +27,17 @@ class EncodedMasks(AnnotatedReader, Protocol):
         """Returns the classes of the masks."""
         ...
 
+    @property
+    def unused(self) -> Mapping[str, Sequence[str]]:
+        """Returns the names of masks that belong to no sample, by the kind of fault."""
+        ...
+
     def mask_name(self, row: int) -> str:
         """Returns what messages call the mask of a row."""
         ...
 
     def mask(self, row: int) -> bytes | np.ndarray:
-        """Reads the encoded mask of a row. Raises BadImage if it cannot be read."""
+        """Reads the encoded mask of a row. Raises BadImage if it cannot be read, NoMaskFile if it is not there."""
         ...
 
 

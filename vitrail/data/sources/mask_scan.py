@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrail.data.bad_image import BadImage
 from vitrail.data.cache import cache_folder, cache_name
-from vitrail.data.mask_files import LOSSY, decode_mask, format_and_mode
+from vitrail.data.mask_files import decode_mask, is_lossy
 from vitrail.data.sources.mask_classes import COLOUR_REMEDY, colour_text, grey, packed
 from vitrail.environment import available_processors
 from vitrail.errors import UserError
@@ -84,7 +84,7 @@ def _ids_in(read: Callable[[int], bytes | np.ndarray], row: int, max_pixels: int
         values = decode_mask(content, max_pixels)
     except BadImage:
         return FoundIds((), unreadable=1)
-    lossy = int(format_and_mode(content, max_pixels)[0] in LOSSY)
+    lossy = int(is_lossy(content, max_pixels))
     if values.ndim == 3 and not grey(values):
         codes = np.unique(packed(values))
         return FoundIds((), lossy, 1, tuple(map(colour_text, codes[:_SHOWN].tolist())))
@@ -108,6 +108,16 @@ def check_ids(where: str, found: FoundIds, masks: int) -> None:
             f"{where}: its masks are in colours ({shown} ...), and nothing says which class each is: {COLOUR_REMEDY}"
         )
     raise UserError(f"{where}: none of its {masks:,} masks can be read; fetch them again, or look what they are")
+
+
+def scan_notes(found: FoundIds, masks: int) -> list[str]:
+    """Returns notes on masks of which the ids cannot be relied on. masks: their number in all."""
+    notes = []
+    if found.lossy:
+        notes.append(f"{found.lossy:,} of {masks:,} masks are JPEG or the like, which changes ids: save them as PNG")
+    if found.coloured:
+        notes.append(f"{found.coloured:,} of {masks:,} masks are in colours and cannot be used without a table of them")
+    return notes
 
 
 def _keep(found: FoundIds, file: Path) -> None:

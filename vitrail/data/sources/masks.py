@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.decode import MAX_PIXELS, BadImage
+from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.sources.base import AnnotatedReader, OpenOptions, Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.folder import FilesReader
 from vitrail.data.sources.layout import top_of_classes
 from vitrail.data.sources.mask_classes import NAMES, MaskClasses, found_classes, read_classes
 from vitrail.data.sources.mask_layout import MaskFolders, are_masks, mask_folders
 from vitrail.data.sources.mask_pairs import MaskPairs, by_lists, pair_notes, pairs_in, split_lists
-from vitrail.data.sources.mask_reading import MASK_TASK, annotation_of
-from vitrail.data.sources.mask_scan import FoundIds, check_ids, scan_ids
+from vitrail.data.sources.mask_reading import MASK_TASK, NoMaskFile, annotation_of
+from vitrail.data.sources.mask_scan import check_ids, scan_ids, scan_notes
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,19 @@ class MaskFilesReader(AnnotatedReader):
         sizes = [FilesReader(self.root, names).size(row) for names in (self.names, self.masks) if names[row]]
         return sum(sizes)
 
+    @property
+    def unused(self) -> dict[str, tuple[str, ...]]:
+        """Returns the masks that belong to no sample, by the kind of fault."""
+        return {"picture_missing": self.unpaired, "several_masks": self.doubled}
+
     def mask_name(self, row: int) -> str:
         """Returns the path of the mask of a row, relative to `root`."""
         return self.masks[row]
 
     def mask(self, row: int) -> bytes:
-        """Reads the encoded mask of a row. Raises BadImage if it cannot be read."""
+        """Reads the encoded mask of a row. Raises BadImage if it cannot be read, NoMaskFile if it is not there."""
         if not (self.root / self.masks[row]).exists():
-            raise BadImage("does not exist")
+            raise NoMaskFile("does not exist")
         return FilesReader(self.root, self.masks).read(row)
 
     def annotation(self, row: int) -> np.ndarray:
@@ -113,16 +118,6 @@ def _classes(
     check_ids(str(root), found, len(rows))
     notes += scan_notes(found, len(rows))
     return found_classes(str(root), found.ids, asked.ignore)
-
-
-def scan_notes(found: FoundIds, masks: int) -> list[str]:
-    """Returns notes on masks of which the ids cannot be relied on. masks: their number in all."""
-    notes = []
-    if found.lossy:
-        notes.append(f"{found.lossy:,} of {masks:,} masks are JPEG or the like, which changes ids: save them as PNG")
-    if found.coloured:
-        notes.append(f"{found.coloured:,} of {masks:,} masks are in colours and cannot be used without a table of them")
-    return notes
 
 
 def _states(root: Path, masks: Sequence[str]) -> str:

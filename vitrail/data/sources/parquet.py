@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from vitrail.data.decode import BadImage
 from vitrail.data.sources.base import (
     MAX_SAMPLE_BYTES,
     UNLABELLED,
+    OpenOptions,
     ShardedReader,
     Source,
     Split,
@@ -20,6 +21,15 @@ from vitrail.data.sources.base import (
     build_source,
 )
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
+from vitrail.data.sources.image_columns import IMAGE_NAMES, LABEL_NAMES, MaskColumn, holds_bytes, mask_column
+from vitrail.data.sources.mask_reading import MASK_TASK
+from vitrail.data.sources.paired_masks import (
+    MaskOrigin,
+    ShardedPairedReader,
+    classes_by_index,
+    classes_in,
+    masked_source,
+)
 from vitrail.data.sources.splits import files_by_split
 from vitrail.data.sources.storage.files import Fetcher, StoredFile, attempt
 from vitrail.data.sources.storage.folders import StorageFolder
@@ -29,9 +39,6 @@ from vitrail.io.documents import parse_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The names of columns of images and of labels; an earlier name is preferred to a later one.
-IMAGE_NAMES = ("image", "img", "images", "jpg", "jpeg", "png", "picture", "photo", "content")
-LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target", "category", "class_name", "y")
 CACHE_BYTES = 2 << 30
 """The size up to which row groups are kept in memory; a data set below it is read from disk only once."""
 
@@ -55,6 +62,10 @@ class ParquetReader(ShardedReader):
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _fetching: Fetcher = field(default_factory=Fetcher, repr=False)
 
+    def of_column(self, column: str) -> "ParquetReader":
+        """Returns a reader of another column of the same files."""
+        return ParquetReader(self.files, column, self.starts, self.members, self.groups, self.weights)
+
     def read(self, row: int) -> bytes:
         import pyarrow as pa
 
@@ -65,7 +76,7 @@ class ParquetReader(ShardedReader):
             raise BadImage(f"cannot be read from its parquet file: {error}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None:
-            raise BadImage("has no bytes in the image column")
+            raise BadImage(f"has no bytes in the column {self.column}")
         if len(content) > MAX_SAMPLE_BYTES:
             raise BadImage(f"is larger than {MAX_SAMPLE_BYTES >> 20} MB")
         return content
@@ -119,9 +130,11 @@ class _Told:
     """A pyarrow array of the labels; all null if there is no column of labels."""
     groups: list[tuple[int, int]]
     """(number of rows, bytes) of each row group."""
+    masks: MaskColumn | None = None
+    """The column of masks; None if there is none, or the labels are what is learned."""
 
 
-def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitRule) -> Source:
+def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitRule, asked: OpenOptions) -> Source:
     """Opens parquet files as one source. Splits are recognised by file names such as train-00000-of-00001.parquet.
 
     Args:
@@ -129,12 +142,15 @@ def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitR
         place: The folder of the files.
         names: The names of the files.
         rule: How to make the splits that it does not have.
+        asked: What the user asked of it besides.
 
     Raises:
         UserError: If a file cannot be read, has no images, or contradicts another.
     """
     groups = files_by_split(name, map(PurePosixPath, names), PurePosixPath())
-    told = {file: _ask(place, str(file)) for files in groups.values() for file in files}
+    told = {file: _ask(place, str(file), asked) for files in groups.values() for file in files}
+    if all(each.masks is not None for each in told.values()):
+        return _masked(name, place, groups, told, MaskOrigin(rule, asked, classes_in(place, asked.ignore)))
     listed = {each.class_names: place.where(str(file)) for file, each in told.items() if each.class_names is not None}
     if len(listed) > 1:
         raise UserError(f"{list(listed.values())[-1]} lists other class names than the files before it")
@@ -156,6 +172,39 @@ def open_parquet(name: str, place: StorageFolder, names: list[str], rule: SplitR
     return build_source(name, classes, found, rule, notes)
 
 
+def _masked(
+    name: str,
+    place: StorageFolder,
+    groups: dict[str, list[PurePosixPath]],
+    told: dict[PurePosixPath, _Told],
+    origin: MaskOrigin,
+) -> Source:
+    """Builds a source of files that have a column of masks. groups: the files of each split."""
+    found = {}
+    for split, files in groups.items():
+        stems = {str(file.with_suffix("")): len(told[file].labels) for file in files}
+        ids = [f"{stem}/{row:06d}" for stem, count in stems.items() for row in range(count)]
+        present = np.concatenate([column.present for file in files if (column := told[file].masks) is not None])
+        columns = {column.name for file in files if (column := told[file].masks) is not None}
+        if len(columns) > 1:
+            raise UserError(
+                f"{place.where(str(files[0]))} and the files beside it have masks in columns of other names"
+            )
+        pictures = _reader(place, files, told)
+        masks = pictures.of_column(columns.pop())
+        weights = pictures.weights[pictures.shards(np.arange(len(ids)))]
+        reader = ShardedPairedReader(pictures, masks, present, "the mask in row", sizes=weights)
+        found[split] = Split(
+            split, ids, present.astype(np.int8), reader, np.arange(len(ids), dtype=np.int64), MASK_TASK
+        )
+    if origin.known is None:
+        named = next((column.classes for each in told.values() if (column := each.masks) and column.classes), None)
+        known = None if named is None else classes_by_index(named, "the files' metadata", origin.asked.ignore)
+        states = "\n".join(f"{place.where(str(file))} {place.state(str(file))}" for file in told)
+        origin = replace(origin, known=known, states=states)
+    return masked_source(name, found, origin)
+
+
 def _reader(place: StorageFolder, files: list[PurePosixPath], told: dict[PurePosixPath, _Told]) -> ParquetReader:
     """Makes the reader of some files. Raises UserError if their columns of images have different names."""
     rows = [
@@ -172,8 +221,11 @@ def _reader(place: StorageFolder, files: list[PurePosixPath], told: dict[PurePos
     return ParquetReader(stored, columns.pop(), np.cumsum(counts) - counts, members, groups, weights)
 
 
-def _ask(place: StorageFolder, file: str) -> _Told:
-    """Reads the facts about one file: its metadata and labels, but none of its images."""
+def _ask(place: StorageFolder, file: str, asked: OpenOptions) -> _Told:
+    """Reads the facts about one file: its metadata and labels, but none of its images.
+
+    asked: what the user asked for, which decides where there are both labels and masks.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -182,7 +234,8 @@ def _ask(place: StorageFolder, file: str) -> _Told:
     def ask() -> _Told:
         try:
             with place.stream(file) as stream, parquet.ParquetFile(stream) as opened:
-                image, label, names = _columns(where, opened.schema_arrow)
+                masks = mask_column(opened, _features(opened.schema_arrow), asked.task)
+                image, label, names = _columns(where, opened.schema_arrow, masks)
                 about = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
                 empty = pa.chunked_array([pa.nulls(opened.metadata.num_rows)])
                 told = _Told(
@@ -191,6 +244,7 @@ def _ask(place: StorageFolder, file: str) -> _Told:
                     names,
                     empty if label is None else opened.read(columns=[label]).column(0),
                     [(group.num_rows, group.total_byte_size) for group in about],
+                    masks,
                 )
             if sum(rows for rows, _ in told.groups) != len(told.labels):
                 raise ValueError("its row groups do not add up")
@@ -239,20 +293,24 @@ def _labels(
     return classes, dict(zip(raw, np.split(numbers, cuts), strict=True))
 
 
-def _columns(path: str, schema: "pa.Schema") -> tuple[str, str | None, tuple[str, ...] | None]:
+def _columns(
+    path: str, schema: "pa.Schema", masks: MaskColumn | None
+) -> tuple[str, str | None, tuple[str, ...] | None]:
     """Finds the column of images, that of labels (None if there is none), and the class names (None if not stated).
 
-    path: the file, for messages. Raises UserError if there is no column of images.
+    path: the file, for messages; masks: its column of masks. Raises UserError if there is no column of images.
     """
     features = _features(schema)
     binary = [field.name for field in schema if holds_bytes(field.type)]
+    if masks is not None:
+        binary.remove(masks.name)
     images = [column for column, feature in features.items() if _kind(feature) == "Image" and column in binary]
     images += sorted(binary, key=_rank(IMAGE_NAMES))
     labels = [column for column, feature in features.items() if _kind(feature) == "ClassLabel"]
     labels = sorted(labels, key=_rank(LABEL_NAMES)) + [column for column in LABEL_NAMES if column in schema.names]
     if not images:
         raise UserError(f"{path} has no column of images: its columns are {', '.join(schema.names)}")
-    if not labels:
+    if not labels or masks is not None:
         return images[0], None, None
     listed = features.get(labels[0], {}).get("names")
     return images[0], labels[0], tuple(map(str, listed)) if isinstance(listed, list) else None
@@ -269,15 +327,6 @@ def _features(schema: "pa.Schema") -> dict[str, dict[str, Any]]:
 
 def _kind(feature: dict[str, Any]) -> Any:
     return feature.get("_type")
-
-
-def holds_bytes(kind: "pa.DataType") -> bool:
-    """Tells whether a column of this type can hold pictures: bytes, or a struct with some."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind):
-        return any(part.name == "bytes" and holds_bytes(part.type) for part in kind)
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def _rank(names: Sequence[str]) -> Any:

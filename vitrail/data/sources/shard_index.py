@@ -18,14 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from vitrail.data.sources.annotation_index import ANNOTATIONS, AnnotationTable, joined_annotations
 from vitrail.errors import UserError
 from vitrail.io.documents import parse_json
 from vitrail.io.files import replacing
 
 INDEX = "index.parquet"
 """The file name of an index."""
-FORMAT, FORMAT_OF_TARGETS = 1, 2
-"""The versions of the format: the first has a class or none for each sample, the second targets of any task and ids."""
+FORMAT, FORMAT_OF_TARGETS, FORMAT_OF_ANNOTATIONS = 1, 2, 3
+"""The versions of the format: the first has a class or none for each sample, the second targets of any task and ids,
+the third also files of right answers, such as masks."""
 BLOCK = 512
 """The size of the blocks that tar files consist of; every member has one for its header."""
 SCHEMA = pa.schema(
@@ -125,6 +127,8 @@ class SampleTable:
     """None if each sample has one class at most."""
     id: list[str] | None = None
     """None if the ids are SHARD/KEY."""
+    annotation: AnnotationTable | None = None
+    """The places of right answers that are files; None if there are none."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -142,6 +146,7 @@ class SampleTable:
             None if self.sha256 is None else self.sha256[order],
             None if self.target is None else [self.target[index] for index in indices],
             None if self.id is None else [self.id[index] for index in indices],
+            None if self.annotation is None else self.annotation.take(order),
         )
 
     def in_shards(self, numbers: np.ndarray) -> "SampleTable":
@@ -159,6 +164,7 @@ def concatenated(parts: Sequence[SampleTable]) -> SampleTable:
         np.concatenate([nothing, *(part.size for part in parts)]),
         np.concatenate([nothing, *(part.label for part in parts)]),
         [name for part in parts for name in part.name or [None] * len(part)],
+        annotation=joined_annotations([(part.annotation, len(part)) for part in parts]),
     )
 
 
@@ -195,6 +201,10 @@ def write_index(path: Path, index: Index) -> None:
         document.update(format=FORMAT_OF_TARGETS, task=index.task, names=index.names)
         columns.update(target=rows.target, id=rows.id)
         schema = pa.schema([*SCHEMA, *TARGETS])
+    if rows.annotation is not None:
+        document.update(format=FORMAT_OF_ANNOTATIONS, task=index.task, names=index.names)
+        columns.update(rows.annotation.columns())
+        schema = pa.schema([*schema, *ANNOTATIONS])
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.table(arrays, schema=schema.with_metadata({_KEY: json.dumps(document).encode()}))
     with replacing(path) as temporary, temporary.open("wb") as stream:
@@ -216,8 +226,8 @@ def read_index(path: Path, where: str = "") -> Index:
     """
     with refusing(where or str(path)):
         schema, file_bytes = parquet.read_schema(path), path.stat().st_size
-        shards, written, task, names = _header((schema.metadata or {}).get(_KEY, b""))
-        _check_types(schema, SCHEMA if task is None else [*SCHEMA, *TARGETS])
+        shards, written, task, names, annotated = _header((schema.metadata or {}).get(_KEY, b""))
+        _check_types(schema, [*SCHEMA, *(TARGETS if task is not None else ()), *(ANNOTATIONS if annotated else ())])
         # Texts are read as a dictionary and references to it, so that a long text in a million rows is stored once.
         texts = [*_TEXTS, *(_TARGET_TEXTS if task is not None else ())]
         with parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
@@ -227,6 +237,7 @@ def read_index(path: Path, where: str = "") -> Index:
                 raise ValueError(f"it claims {file.metadata.num_rows} samples, more than its shards can hold")
             table = file.read(use_threads=False)  # starting threads takes longer than reading
         rows = _rows(table, _TEXT_A_BYTE * file_bytes, targets=task is not None)
+        rows = replace(rows, annotation=_annotations(table)) if annotated else rows
         _check_rows(shards, rows)
     return Index(shards, rows, written, task, names)
 
@@ -253,25 +264,29 @@ def refusing(where: str) -> Iterator[None]:
         ) from error
 
 
-def _header(text: bytes) -> tuple[tuple[Shard, ...], bool, str | None, tuple[str, ...]]:
-    """Parses the metadata of an index: its shards, `written`, `task` and `names`. Raises ValueError if it is wrong."""
+def _header(text: bytes) -> tuple[tuple[Shard, ...], bool, str | None, tuple[str, ...], bool]:
+    """Parses the metadata of an index: its shards, `written`, `task`, `names`, and whether it knows files of answers.
+
+    Raises ValueError if it is wrong.
+    """
     document = parse_json(text, "its list of shards")
-    if not isinstance(document, dict) or document.get("format") not in (FORMAT, FORMAT_OF_TARGETS):
-        raise ValueError(f"its format is not {FORMAT} or {FORMAT_OF_TARGETS}, which this version reads")
+    formats = (FORMAT, FORMAT_OF_TARGETS, FORMAT_OF_ANNOTATIONS)
+    if not isinstance(document, dict) or document.get("format") not in formats:
+        raise ValueError(f"its format is none of {', '.join(map(str, formats))}, which this version reads")
     entries, written = document.get("shards"), document.get("written")
     if not isinstance(entries, list) or not isinstance(written, bool):
         raise ValueError("its list of shards is missing")
     shards = tuple(Shard(**entry) for entry in entries)
     if len({shard.name for shard in shards}) < len(shards):
         raise ValueError("it lists a shard twice")
-    if document["format"] == FORMAT:
-        return shards, written, None, ()
-    task, names = document.get("task"), document.get("names")
+    task, names, annotated = document.get("task"), document.get("names"), document["format"] == FORMAT_OF_ANNOTATIONS
+    if document["format"] == FORMAT or (annotated and task is None):
+        return shards, written, None, (), annotated
     if not isinstance(task, str) or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its task or the names of its classes are missing")
     if len(names) > _MOST_NAMES:
         raise ValueError(f"it has {len(names)} names of classes, more than {_MOST_NAMES}")
-    return shards, written, task, tuple(names)
+    return shards, written, task, tuple(names), annotated
 
 
 def _check_types(schema: pa.Schema, wanted: Iterable[pa.Field]) -> None:
@@ -293,12 +308,30 @@ def _rows(table: pa.Table, most_text: int, targets: bool) -> SampleTable:
     digests = table["sha256"].combine_chunks()
     known = len(digests) and not digests.null_count
     return SampleTable(
-        **{name: _numbers(table[name].combine_chunks()) for name in ("shard", "offset", "size", "label")},
+        _numbers(table["shard"].combine_chunks()),
+        offset=_numbers(table["offset"].combine_chunks()),
+        size=_numbers(table["size"].combine_chunks()),
+        label=_numbers(table["label"].combine_chunks()),
         key=_texts(table["key"], most_text),
         name=_texts(table["name"], most_text) if table["name"].null_count < len(table) else None,
         sha256=_values(digests, np.uint8, 32).reshape(-1, 32) if known else None,
         target=_texts(table["target"], most_text, _LONGEST_TARGET) if targets else None,
         id=_texts(table["id"], most_text) if targets else None,
+    )
+
+
+def _annotations(table: pa.Table) -> AnnotationTable:
+    """Converts the columns of right answers that are files."""
+    for name in ("annotation_offset", "annotation_size", "stated_size"):
+        if table[name].null_count:
+            raise ValueError(f"its column {name} has gaps")
+    digests = table["annotation_sha256"].combine_chunks()
+    known = len(digests) and not digests.null_count
+    return AnnotationTable(
+        _numbers(table["annotation_offset"].combine_chunks()),
+        _numbers(table["annotation_size"].combine_chunks()),
+        _numbers(table["stated_size"].combine_chunks()),
+        _values(digests, np.uint8, 32).reshape(-1, 32) if known else None,
     )
 
 
@@ -357,9 +390,17 @@ def _check_rows(shards: tuple[Shard, ...], rows: SampleTable) -> None:
     """Raises ValueError if a sample is not inside its shard."""
     if not len(rows):
         return
-    shard, offset, size = rows.shard, rows.offset, rows.size
+    shard = rows.shard
     if shard.min() < 0 or shard.max() >= len(shards):
         raise ValueError("a sample lies in a shard that it does not list")
+    _check_places(shards, shard, rows.offset, rows.size)
+    if rows.annotation is not None:
+        there = rows.annotation.present
+        _check_places(shards, shard[there], rows.annotation.offset[there], rows.annotation.size[there])
+
+
+def _check_places(shards: tuple[Shard, ...], shard: np.ndarray, offset: np.ndarray, size: np.ndarray) -> None:
+    """Raises ValueError if a file is not inside its shard."""
     shard_size = np.array([listed.bytes for listed in shards], dtype=np.int64)[shard]
     # `offset + size` could overflow, so the size is compared with the difference.
     wrong = (size < 0) | (offset < BLOCK) | (offset > shard_size) | (size > shard_size - offset)

@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import BadImage
-from vitrail.data.sources.base import MAX_SAMPLE_BYTES, ShardedReader, Source, Split, SplitRule, build_source
+from vitrail.data.sources import paired_masks
+from vitrail.data.sources.base import (
+    MAX_SAMPLE_BYTES,
+    OpenOptions,
+    ShardedReader,
+    Source,
+    Split,
+    SplitRule,
+    build_source,
+)
 from vitrail.data.sources.classes import labels_by_name, numbered_classes
 from vitrail.data.sources.indexing import find_index
+from vitrail.data.sources.mask_reading import MASK_TASK
 from vitrail.data.sources.shard_index import INDEX, Index, SampleTable, refusing, sample_ids
 from vitrail.data.sources.splits import files_by_split
 from vitrail.data.sources.storage.files import Fetcher, StoredFile
@@ -102,7 +112,9 @@ class TarReader(ShardedReader):
         self.__dict__.update({**state, "_lock": threading.Lock(), "_fetching": Fetcher()})
 
 
-def open_shards(name: str, place: StorageFolder, names: list[str] | None, rule: SplitRule) -> Source:
+def open_shards(
+    name: str, place: StorageFolder, names: list[str] | None, rule: SplitRule, asked: OpenOptions
+) -> Source:
     """Opens tar shards as one source. Splits are recognised by file names such as train-000001.tar.
 
     Args:
@@ -110,6 +122,7 @@ def open_shards(name: str, place: StorageFolder, names: list[str] | None, rule: 
         place: The folder of the shards.
         names: The names of the shards; None for all in the folder.
         rule: How to make the splits that it does not have.
+        asked: What the user asked of it besides.
 
     Raises:
         UserError: If shards or their index are damaged, or have no images.
@@ -120,10 +133,9 @@ def open_shards(name: str, place: StorageFolder, names: list[str] | None, rule: 
     parts = {split: _part(index, [numbers[str(file)] for file in files]) for split, files in groups.items()}
     if not any(len(rows) for rows, _ in parts.values()):
         raise UserError(f"{name}: no images in {len(names)} tar file(s)")
-    chosen, (classes, targets) = (
-        index.task or DEFAULT,
-        _targets(name, index, [rows for rows, _ in parts.values()], place),
-    )
+    masks = _has_masks(index, [rows for rows, _ in parts.values()], asked)
+    chosen = MASK_TASK if masks else index.task or DEFAULT
+    classes, targets = ((), None) if masks else _targets(name, index, [rows for rows, _ in parts.values()], place)
     found, start = {}, 0
     for split, (rows, members) in parts.items():
         listed = [index.shards[numbers[str(file)]] for file in groups[split]]
@@ -132,10 +144,43 @@ def open_shards(name: str, place: StorageFolder, names: list[str] | None, rule: 
         if len(set(ids)) < len(ids):
             raise UserError(f"{name}: two samples have one name; write the shards again, or delete their index")
         reader = TarReader(files, members, rows.offset, rows.size, rows.sha256)
-        own_targets = targets[start : start + len(ids)]
+        own_targets = _with_mask(rows) if targets is None else targets[start : start + len(ids)]
+        reader = _paired(reader, rows) if masks else reader
         found[split] = Split(split, ids, own_targets, reader, np.arange(len(ids), dtype=np.int64), chosen)
         start += len(ids)
+    if masks:
+        states = "\n".join(f"{place.where(shard.name)} {shard.bytes} {shard.version}" for shard in index.shards)
+        known = paired_masks.classes_in(place, asked.ignore)
+        if index.task is not None:
+            known = paired_masks.classes_by_index(index.names, INDEX, asked.ignore)
+        return paired_masks.masked_source(name, found, paired_masks.MaskOrigin(rule, asked, known, states, notes))
     return build_source(name, classes, found, rule, notes)
+
+
+def _has_masks(index: Index, parts: Sequence[SampleTable], asked: OpenOptions) -> bool:
+    """Tells whether the targets of shards are their masks: they are if no label says something else, or if the task
+    that is asked for has its right answers in pixels."""
+    if index.rows.annotation is None:
+        return False
+    wanted = index.task or asked.task
+    if wanted is not None:
+        return task(wanted).target.in_pixels
+    return all((rows.label < 0).all() and not any(rows.name or ()) for rows in parts)
+
+
+def _with_mask(rows: SampleTable) -> np.ndarray:
+    """Returns which samples have a mask, as targets: int8 [samples]."""
+    assert rows.annotation is not None
+    return rows.annotation.present.astype(np.int8)
+
+
+def _paired(reader: TarReader, rows: SampleTable) -> paired_masks.ShardedPairedReader:
+    """Adds the masks of samples to the reader of their pictures."""
+    places = rows.annotation
+    assert places is not None
+    masks = TarReader(reader.files, reader.members, places.offset, places.size, places.sha256)
+    sizes = places.stated_size if (places.stated_size >= 0).all() else None
+    return paired_masks.ShardedPairedReader(reader, masks, places.present, "the .seg.png of sample", sizes=sizes)
 
 
 def _part(index: Index, chosen: Sequence[int]) -> tuple[SampleTable, np.ndarray]:
@@ -188,7 +233,8 @@ def damaged_shards(source: Source) -> list[dict[str, str]]:
     found: dict[str, str] = {}
     checked: set[str] = set()
     for split in source.splits.values():
-        for file in split.reader.files if isinstance(split.reader, TarReader) else ():
+        reader = split.reader.pictures if isinstance(split.reader, paired_masks.PairedReader) else split.reader
+        for file in reader.files if isinstance(reader, TarReader) else ():
             if file.sha256 is None or file.place in checked:
                 continue
             checked.add(file.place)

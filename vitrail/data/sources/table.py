@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrail.data.sources.base import OpenOptions, Source, SourceKind, Split, SplitRule, build_source
 from vitrail.data.sources.folder import FilesReader
-from vitrail.data.sources.parquet import holds_bytes
+from vitrail.data.sources.image_columns import holds_bytes
 from vitrail.data.sources.splits import SPLIT_NAMES
 from vitrail.errors import UserError
 from vitrail.tasks import task, task_names

@@ -1,6 +1,7 @@
 """Indexing a tar shard that has no index, by reading the headers of its members once.
 
-Of the members' contents only labels (.cls, .json, .txt) are read; pickled members (.pkl, .pyd, .pth) never are.
+Of the members' contents only labels (.cls, .json, .txt) are read; pickled members (.pkl, .pyd, .pth) never are. Where
+masks (.seg.png) lie is noted.
 """
 
 import tarfile
@@ -10,12 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.decode import EXTENSIONS
+from vitrail.data.sources.annotation_index import AnnotationTable
 from vitrail.data.sources.shard_index import LONGEST, SampleTable, Shard
 from vitrail.errors import UserError
 from vitrail.io.documents import parse_json
 
 _LABELS = (".cls", ".json", ".txt")
 """The endings of labels; an earlier one is preferred to a later one."""
+_MASKS = (".seg.png", ".mask.png")
+"""The endings of masks."""
 _PICKLES = (".pkl", ".pickle", ".pyd", ".pth", ".pt")
 _MAX_LABEL_BYTES = 1 << 20
 """The largest member that is read as a label."""
@@ -33,6 +37,9 @@ class _Entry:
     offset: int = -1
     """The position of its image in the shard; -1 until one is found."""
     size: int = 0
+    mask_offset: int = -1
+    """The position of its mask in the shard; -1 until one is found."""
+    mask_size: int = 0
     label: int | str | None = None
     label_rank: int = len(_LABELS)
     """The index in `_LABELS` of the ending that the label came from."""
@@ -70,6 +77,7 @@ def scan(path: Path, name: str, state: tuple[int, str], where: str) -> tuple[Sha
         np.array([entry.size for entry in complete], dtype=np.int64),
         np.array([label if isinstance(label, int) else -1 for label in labels], dtype=np.int64),
         [label if isinstance(label, str) else None for label in labels],
+        annotation=_annotations(complete),
     )
     size, version = state
     try:
@@ -77,6 +85,12 @@ def scan(path: Path, name: str, state: tuple[int, str], where: str) -> tuple[Sha
     except ValueError as error:
         raise UserError(f"{where} cannot be indexed: {error}; rename it") from error
     return shard, rows
+
+
+def _annotations(entries: list[_Entry]) -> AnnotationTable | None:
+    """Returns the places of the masks of samples; None if none has one."""
+    places = np.array([(entry.mask_offset, entry.mask_size, -1) for entry in entries], dtype=np.int64).reshape(-1, 3)
+    return AnnotationTable(*places.T) if (places[:, 0] >= 0).any() else None
 
 
 def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, entries: dict[str, _Entry], where: str) -> int:
@@ -91,15 +105,20 @@ def _note(archive: tarfile.TarFile, info: tarfile.TarInfo, entries: dict[str, _E
     ending = "." + ending.lower()
     if ending.endswith(_PICKLES):
         return 1
-    is_image, is_label = "." + ending.rpartition(".")[2] in EXTENSIONS, ending in _LABELS
-    if not is_image and not is_label:
+    is_mask = ending in _MASKS
+    is_image, is_label = not is_mask and "." + ending.rpartition(".")[2] in EXTENSIONS, ending in _LABELS
+    if not is_image and not is_label and not is_mask:
         return 0
     key = "/".join(part for part in (folder.strip("./"), stem) if part)
     key = key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")  # names need not be valid UTF-8
     if len(key.encode()) > LONGEST:
         raise UserError(f"{where}: a sample's name is {len(key)} characters long")
     entry = entries.setdefault(key, _Entry(key))
-    if is_image and entry.offset < 0:
+    if is_mask:
+        if entry.mask_offset >= 0:
+            raise UserError(f"{where}: the sample {stem!r} has two masks; give each sample one")
+        entry.mask_offset, entry.mask_size = info.offset_data, info.size
+    elif is_image and entry.offset < 0:
         entry.offset, entry.size = info.offset_data, info.size
     elif is_image:
         raise UserError(f"{where}: the sample {stem!r} has two images; give each sample a name of its own")

@@ -6,7 +6,8 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, BadCell, CheckedSplit, ReadColumns
+from vitrail.tasks.audits import Audit, CheckedSplit
+from vitrail.tasks.base import BadCell, ReadColumns
 
 UNLABELLED = -1
 """The target of a sample without a class."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vitrail.tasks.base import Audit, CheckedSplit
+from vitrail.tasks.audits import Audit, CheckedSplit
 
 
 def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:

@@ -8,7 +8,8 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, BadCell, CheckedSplit, ReadColumns
+from vitrail.tasks.audits import Audit, CheckedSplit
+from vitrail.tasks.base import BadCell, ReadColumns
 
 _UNKNOWN = -1
 """Fills the row of a sample whose labels are not known."""

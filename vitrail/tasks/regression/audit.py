@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.tasks.base import Audit, CheckedSplit
+from vitrail.tasks.audits import Audit, CheckedSplit
 
 FAR = 6.0
 """A number is an outlier if its distance from the median is more than this many median absolute deviations (MAD)."""

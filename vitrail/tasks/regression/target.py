@@ -7,7 +7,7 @@ import numpy as np
 
 from vitrail.errors import UserError
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, CheckedSplit
+from vitrail.tasks.audits import Audit, CheckedSplit
 from vitrail.tasks.regression.scale import MEAN, STD
 
 BINS, LEAST = 10, 5

@@ -1,6 +1,5 @@
 """From logits on the grid of patches to a mask in the picture's own pixels, and how masks are written and shown."""
 
-import io
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import answers
 from vitrail.tasks.answers import AnswerOptions, Row
 from vitrail.tasks.base import Meaning
-from vitrail.tasks.segmentation.colours import class_colours, paint_mask
+from vitrail.tasks.segmentation.colours import mask_png, paint_mask
 from vitrail.tasks.segmentation.rle import encode_runs
 from vitrail.tasks.segmentation.target import IGNORE
 
@@ -123,14 +122,8 @@ class MaskAnswer(answers.Answer):
 
     def mask_file(self, prediction: Prediction, meaning: Meaning) -> bytes:
         """Writes the mask as a PNG with a palette: a byte for each pixel, its class, 255 for none."""
-        from PIL import Image
-
         assert prediction.mask is not None
-        picture = Image.fromarray(prediction.mask)
-        picture.putpalette(class_colours(len(prediction.names)).tobytes())
-        stream = io.BytesIO()
-        picture.save(stream, "PNG", compress_level=4)
-        return stream.getvalue()
+        return mask_png(prediction.mask, len(prediction.names))
 
     def with_mask_file(self, prediction: Prediction, path: str) -> Prediction:
         return replace(prediction, file=path)

@@ -1,6 +1,7 @@
 """Colours of classes, the same in files, reports and on the web page."""
 
 import colorsys
+import io
 
 import numpy as np
 
@@ -17,6 +18,17 @@ def class_colours(classes: int) -> np.ndarray:
         value = 0.95 if index % 2 else 0.75
         colours[index] = [round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.75, value)]
     return colours
+
+
+def mask_png(mask: np.ndarray, classes: int) -> bytes:
+    """Encodes a mask, uint8 [rows, columns], as a PNG with a palette of the classes' colours: a byte for each pixel."""
+    from PIL import Image
+
+    picture = Image.fromarray(mask)
+    picture.putpalette(class_colours(classes).tobytes())
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", compress_level=4)
+    return stream.getvalue()
 
 
 def paint_mask(pixels: np.ndarray, mask: np.ndarray, classes: int, opacity: float = 0.5) -> np.ndarray:

@@ -14,7 +14,8 @@ from vitrail.drawing.results import percent
 from vitrail.tasks import pages
 from vitrail.tasks.classification.figures import confusion
 from vitrail.tasks.pages import Headline
-from vitrail.tasks.segmentation.colours import class_colours, paint_mask
+from vitrail.tasks.segmentation.audit import mask_legend, nearest_pixels
+from vitrail.tasks.segmentation.colours import paint_mask
 from vitrail.tasks.segmentation.meter import MaskMeter, drawn_ids, worst_ids
 
 _SHOWN_PAIRS = 10
@@ -79,7 +80,6 @@ class MaskPage(pages.Page):
         return [f"Best on validation: mIoU {percent(best['miou'])} at step {best['step']:,}."]
 
     def _classes(self) -> str:
-        colours = class_colours(len(self.names))
         facts = self.meter.result()["per_class"]
         total = max(1, sum(each["pixels"] for each in facts.values()))
         rows = [
@@ -90,13 +90,8 @@ class MaskPage(pages.Page):
             )
             for name, each in facts.items()
         ]
-        legend = " ".join(
-            f'<span style="white-space:nowrap"><span style="display:inline-block;width:.8em;height:.8em;'
-            f'background:rgb({",".join(map(str, colours[index].tolist()))})"></span> {text(name)}</span>'
-            for index, name in enumerate(self.names)
-        )
         heads = ("class", "IoU", "dice", "its pixels found", "share of all pixels")
-        return section("Classes", f"<p>{legend}</p>{table(heads, rows)}")
+        return section("Classes", f"<p>{mask_legend(self.names)}</p>{table(heads, rows)}")
 
     def _confusion(self) -> str:
         if self.heat is None:
@@ -117,19 +112,13 @@ class MaskPage(pages.Page):
     def _grid(self, ids: Sequence[str]) -> str:
         numbers = {each.id: each.miou for each in self.meter.kept}
         figures = "".join(self._figure(name, numbers[name]) for name in ids if name in self.samples)
-        return f'<div class="samples">{figures}</div>' if figures else ""
+        return f'<div class="group large">{figures}</div>' if figures else ""
 
     def _figure(self, name: str, miou: float) -> str:
         pixels, masks = self.samples[name], self.meter.masks[name]
-        both_sides = [paint_mask(_resized(pixels, mask.shape), mask, len(self.names)) for mask in masks]
+        both_sides = [paint_mask(nearest_pixels(pixels, mask.shape), mask, len(self.names)) for mask in masks]
         side_by_side = np.concatenate(both_sides, axis=1)
         return f'<figure title="{text(name)}">{thumbnail(side_by_side)}<br>IoU <b>{percent(miou)}</b></figure>'
-
-
-def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Takes the nearest pixels of a picture at another size. pixels: [rows, columns, channels]."""
-    rows, columns = ((np.arange(count) * old) // count for count, old in zip(size, pixels.shape, strict=False))
-    return pixels[rows][:, columns]
 
 
 PART = MaskPage

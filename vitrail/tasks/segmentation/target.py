@@ -5,7 +5,7 @@ Masks are read one by one with their pictures. `Split.targets`, int8 [samples], 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,10 @@ from vitrail.config import OptimizerConfig, TrainConfig
 from vitrail.errors import UserError
 from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import base
-from vitrail.tasks.base import Audit, CheckedSplit
+from vitrail.tasks.audits import Audit, CheckedPicture, CheckedSplit, StoredAnnotation
+
+if TYPE_CHECKING:
+    from vitrail.tasks.segmentation.audit import MaskFacts
 
 IGNORE = 255
 """The value of pixels that are neither learned nor measured."""
@@ -86,7 +89,24 @@ class MaskTarget(base.Target):
         return f"masks of {len(names)} classes"
 
     def audit(self, splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
-        return Audit()
+        from vitrail.tasks.segmentation.audit import audit
+
+        return audit(splits, names)
+
+    def examined(self, annotation: StoredAnnotation) -> "MaskFacts":
+        from vitrail.tasks.segmentation.audit import mask_facts
+
+        return mask_facts(annotation)
+
+    def checked_pages(self, pictures: Sequence[CheckedPicture], names: Sequence[str]) -> list[str]:
+        from vitrail.tasks.segmentation.audit import mask_sections
+
+        return mask_sections(pictures, names)
+
+    def encoded(self, annotation: np.ndarray, names: Sequence[str]) -> tuple[str, bytes]:
+        from vitrail.tasks.segmentation.colours import mask_png
+
+        return "seg.png", mask_png(annotation, len(names))
 
     def stored(self, target: np.ndarray) -> int:
         return int(target)
