@@ -111,6 +111,26 @@ def test_ids_can_be_ignored_of_shards_too(masks, tmp_path):
     assert set(mask[drawn(0) == 200].tolist()) == {2}
 
 
+def test_without_their_index_masks_are_read_by_the_list_of_classes(masks, tmp_path):
+    source = open_source(masks)
+    write_shards(source, tmp_path / "out")
+    (tmp_path / "out/index.parquet").unlink()
+    again = open_source(tmp_path / "out")
+    assert (again.task, again.classes) == (source.task, source.classes)
+    split, other = source.split("train"), again.split("train")
+    assert [np.array_equal(other.annotation(row), split.annotation(row)) for row in (0, 1, 2)] == [True] * 3
+    assert other.known.tolist() == split.known.tolist()
+
+
+def test_names_that_begin_with_numbers_are_no_ids(tmp_path):
+    root = clean_set(tmp_path / "set", classes='id,name\n0,"2 doors"\n10,"4 doors, red"\n20,12\n200,#sky\n')
+    source = open_source(root)
+    write_shards(source, tmp_path / "out")
+    check_equal(source, open_source(tmp_path / "out"))
+    (tmp_path / "out/index.parquet").unlink()
+    assert open_source(tmp_path / "out").classes == ("2 doors", "4 doors, red", "12", "#sky")
+
+
 def test_damage_to_a_mask_is_noticed(masks, tmp_path):
     write_shards(open_source(masks), tmp_path / "out")
     file = tmp_path / "out/val-000000.tar"

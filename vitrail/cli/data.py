@@ -53,7 +53,8 @@ def check(
             LOW,HIGH or percentiles such as 1%,99%.
         workers: The number of threads that decode images; by default one for each processor.
         task: The task that the data is for, if it could be for more than one: multilabel reads class folders so that
-            files of the same content are one picture with several labels.
+            files of the same content are one picture with several labels; segmentation reads the outlines of COCO JSON,
+            or masks beside labels, as masks.
         ignore: The ids in masks that are neither learned nor measured, such as 3, besides 255.
         json: Print the findings as JSON.
     """
@@ -108,10 +109,10 @@ def shard(
 ) -> None:
     """Writes a data set as tar shards, which are fast to read from disks and networks that are slow with small files.
 
-    Images are copied unchanged, with their class, labels or numbers beside them; pixels from memory become PNG. The
-    splits are written as they are, so a split made by a seed becomes the data set's own. The index, index.parquet,
-    holds the place and the SHA-256 of each sample: with it the folder is opened without reading the shards, and damage
-    is noticed.
+    Images are copied unchanged, with their class, labels, numbers or mask beside them; pixels from memory become PNG,
+    and masks become PNG of places among the classes. The splits are written as they are, so a split made by a seed
+    becomes the data set's own. The index, index.parquet, holds the place and the SHA-256 of each sample: with it the
+    folder is opened without reading the shards, and damage is noticed.
 
     Args:
         src: The data set, of any kind that vitrail data check --help lists.

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ _SHOWN_FAULTY = 24
 _SHOWN_OF_A_KIND = 3
 _SHOWN_SOUND = 6
 """The pictures without faults that the page shows."""
+_SHOWN_LINES = 16
+"""The most classes that a terminal shows."""
 _SHOWN_STRANGE = 50
 """The most ids without a class that are listed."""
 
@@ -100,7 +102,7 @@ def audit(splits: Mapping[str, CheckedSplit], names: Sequence[str]) -> Audit:
         *((f"  {MASK_FAULTS[kind].title}", _some(members)) for kind, members in found.items()),
         ("pixels ignored", f"{findings['ignored_share']:.1%}"),
         ("share of pixels by class", ""),
-        *((f"  {name}", _shares(each["share"])) for name, each in findings["classes"].items()),
+        *_class_lines(findings["classes"]),
     ]
     tables, samples = _tables(findings, list(splits)), _samples(found, masks)
     cards = [(f"{faults:,}", "faults of masks", "bad" if faults else "good")]
@@ -207,6 +209,15 @@ def _example(members: Sequence[Mapping[str, Any]]) -> str:
     return f"{members[0]['id']}: {members[0]['reason']}"
 
 
+def _class_lines(classes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Returns a line on the share of each class; of many classes those of the most pixels."""
+    largest = sorted(classes.items(), key=lambda each: -sum(each[1]["pixels"].values()))
+    shown = classes.items() if len(classes) <= _SHOWN_LINES else largest[:_SHOWN_LINES]
+    lines = [(f"  {name}", _shares(each["share"])) for name, each in shown]
+    left = len(classes) - len(lines)
+    return [*lines, ("  and others", f"{left:,} classes with fewer pixels, all in check.json")] if left else lines
+
+
 def _shares(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{share:.2%} {split}" for split, share in shares.items())
 
@@ -261,13 +272,19 @@ def mask_sections(pictures: Sequence[CheckedPicture], names: Sequence[str]) -> l
     ]
 
 
-def mask_legend(names: Sequence[str]) -> str:
-    """Builds a line of HTML that gives the colour of each class."""
+def mask_legend(names: Sequence[str], shown: Collection[int] | None = None) -> str:
+    """Builds a line of HTML that gives the colour of each class.
+
+    Args:
+        names: The names of the classes.
+        shown: The classes that are listed; None for all.
+    """
     colours = class_colours(len(names))
     return " ".join(
         f'<span style="white-space:nowrap"><span style="display:inline-block;width:.8em;height:.8em;'
         f'background:rgb({",".join(map(str, colours[index].tolist()))})"></span> {text(name)}</span>'
         for index, name in enumerate(names)
+        if shown is None or index in shown
     )
 
 
@@ -275,7 +292,9 @@ def _grid(pictures: Sequence[CheckedPicture], names: Sequence[str]) -> str:
     if not pictures:
         return ""
     figures = "".join(_figure(each, names) for each in pictures)
-    return f'<p>{mask_legend(names)}</p><div class="group large">{figures}</div>'
+    masks = [each.annotation for each in pictures if each.annotation is not None]
+    shown = {index for mask in masks for index in np.flatnonzero(np.bincount(mask.ravel())).tolist()}
+    return f'<p>{mask_legend(names, shown)}</p><div class="group large">{figures}</div>'
 
 
 def _figure(shown: CheckedPicture, names: Sequence[str]) -> str:
