@@ -92,9 +92,10 @@ def test_objects_become_classes_and_the_rest_is_background(tmp_path):
 
 
 def test_an_object_of_several_polygons_is_one_object(tmp_path):
-    """Its parts count together when it is compared with others by size."""
-    parts = [[0, 0, 9, 0, 9, 9, 0, 9], [14, 0, 29, 0, 29, 9, 14, 9]]
-    between = [5, 2, 18, 2, 18, 6, 5, 6]
+    """Its parts count together when objects are compared by size: the other is smaller than both, and larger than
+    each."""
+    parts = [[0, 0, 9, 0, 9, 9, 0, 9], [14, 0, 23, 0, 23, 9, 14, 9]]
+    between = [5, 0, 18, 0, 18, 9, 5, 9]
     mask = first_mask(write(tmp_path, [(1, [between]), (7, parts)]))
     expected = np.where(drawn_by_reference(parts), 2, 0)
     assert np.array_equal(mask, np.where(drawn_by_reference([between]), 1, expected))
