@@ -1,14 +1,14 @@
 """The interface of a task's answer.py: from a model's output to what is shown and written. Without torch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vitrail.errors import UserError
-from vitrail.masks_and_boxes import Frame
+from vitrail.masks_and_boxes import Frame, Size
 from vitrail.tasks.base import Meaning
 
 if TYPE_CHECKING:
@@ -125,6 +125,9 @@ class Answer(ABC):
 
     output: ClassVar[str]
     """The name of the model's output in an exported file, such as "logits"."""
+    tiled: ClassVar[bool] = False
+    """Whether the answer to a large picture can be put together from overlapping tiles of it, by `place_scores` and
+    `of_bands`."""
 
     @abstractmethod
     def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
@@ -160,6 +163,30 @@ class Answer(ABC):
     def schema(self) -> dict[str, Any]:
         """Returns JSON schemas by key of what `to_json` has besides path and error: for the description of the server's
         API."""
+
+    def place_scores(self, output: np.ndarray) -> np.ndarray:
+        """Returns scores that may be interpolated and averaged, float32 [classes, rows, columns]; they cover the
+        model's input. output: what the model returned for a tile, without the batch axis."""
+        raise NotImplementedError
+
+    def of_bands(
+        self,
+        path: str | None,
+        bands: Iterable[tuple[slice, np.ndarray]],
+        size: Size,
+        meaning: Meaning,
+        asked: AnswerOptions,
+    ) -> Prediction:
+        """Makes the answer to a picture from the scores of its pixels.
+
+        Args:
+            path: the picture's path; None if it was given in memory.
+            bands: rows of the picture, from top to bottom, and their scores, float32 [classes, rows, columns].
+            size: the rows and columns of the picture.
+            meaning: what the model's outputs stand for.
+            asked: the options of the answer.
+        """
+        raise NotImplementedError
 
     def mask_file(self, prediction: Any, meaning: Meaning) -> bytes:
         """Writes the mask of a picture as a PNG whose pixels are the numbers of classes.
