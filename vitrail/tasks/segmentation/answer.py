@@ -1,5 +1,6 @@
 """From logits on the grid of patches to a mask in the picture's own pixels, and how masks are written and shown."""
 
+import base64
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -7,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vitrail.config import ModelConfig
 from vitrail.errors import UserError
 from vitrail.masks_and_boxes import Frame, Size
 from vitrail.tasks import answers
-from vitrail.tasks.answers import AnswerOptions, Row
+from vitrail.tasks.answers import AnswerOptions, Row, ServedOptions
 from vitrail.tasks.base import Meaning
 from vitrail.tasks.segmentation.colours import class_colours, paint_mask
-from vitrail.tasks.segmentation.rle import encode_runs
+from vitrail.tasks.segmentation.rle import encode_classes
 from vitrail.tasks.segmentation.target import IGNORE
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class Prediction(answers.Prediction):
             return self.file
         shares = self.shares
         present = [index for index, name in enumerate(self.names) if name in shares]
-        return {self.names[index]: encode_runs(self.mask == index) for index in present}
+        return {self.names[index]: runs for index, runs in encode_classes(self.mask, present).items()}
 
 
 def _names(meaning: Meaning, classes: int) -> tuple[str, ...]:
@@ -149,6 +151,30 @@ class MaskAnswer(answers.Answer):
             mask[rows], classes = classes_of(scores, asked.threshold), len(scores)
         return Prediction(path, mask, _names(meaning, classes))
 
+    def output_shape(self, config: ModelConfig) -> tuple[int, ...]:
+        return config.num_classes, *config.grid
+
+    def cells(self, outputs: int, size: Size) -> int:
+        return outputs * size[0] * size[1]
+
+    def legend(self, meaning: Meaning, outputs: int) -> list[dict[str, str]]:
+        colours = class_colours(outputs)[:outputs].tolist()
+        named = [meaning.named(index) for index in range(outputs)]
+        return [
+            {"label": label, "description": words, "colour": "#" + bytes(colour).hex()}
+            for (label, words), colour in zip(named, colours, strict=True)
+        ]
+
+    def served(self, prediction: Prediction, meaning: Meaning, options: ServedOptions) -> Row:
+        """Returns the shares of the classes and the mask: run lengths by class, a PNG in base64, or None."""
+        mask = None
+        if prediction.mask is not None and options.mask == "png":
+            mask = base64.b64encode(self.mask_file(prediction, meaning)).decode()
+        elif prediction.mask is not None and options.mask == "rle":
+            mask = prediction.to_json()["mask"]
+        size = None if prediction.mask is None else list(prediction.mask.shape)
+        return {"mask": mask, "size": size, "shares": prediction.shares}
+
     def columns(self, meaning: Meaning, asked: AnswerOptions) -> "MaskColumns":
         return MaskColumns(meaning.names)
 
@@ -156,8 +182,14 @@ class MaskAnswer(answers.Answer):
         lengths = answers.object_schema(
             {"size": {"type": "array", "items": {"type": "integer"}}, "counts": {"type": "string"}}
         )
+        coded = {
+            "type": "string",
+            "description": "a PNG in base64 whose pixels are the numbers of classes, 255 for none",
+        }
+        size = {"type": "array", "items": {"type": "integer"}, "description": "the picture's rows and columns"}
         return {
-            "mask": {"type": "object", "additionalProperties": lengths},
+            "mask": {"anyOf": [{"type": "object", "additionalProperties": lengths}, coded, {"type": "null"}]},
+            "size": {"anyOf": [size, {"type": "null"}]},
             "shares": {"type": "object", "additionalProperties": {"type": "number"}},
         }
 
