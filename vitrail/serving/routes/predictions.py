@@ -30,7 +30,8 @@ Top = Annotated[int, Query(ge=1, le=1000, description="How many of the most like
 async def post_predictions(request: Request, model: ModelName = None, top: Top = 5, mask: MaskForm = "rle") -> Response:
     """Predicts what is in one or several images. In a request of several, a bad image fails alone."""
     served, uploads, answers, milliseconds = await _run(request, model)
-    facts, asked, form = served.engine.facts, AnswerOptions(top), ServedOptions(mask)
+    facts, asked = served.engine.facts, AnswerOptions(top)
+    form = ServedOptions(mask)
     answer, meaning = task(facts.config.task).answer, facts.meaning
 
     def described(output: Any) -> Row:
