@@ -35,7 +35,7 @@ _SHOWN = 10
 
 
 class ComputedOutput(NamedTuple):
-    """What a model computed of one image."""
+    """The output that a model computed for one image."""
 
     values: np.ndarray
     """A row of the model's output."""

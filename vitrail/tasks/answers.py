@@ -36,7 +36,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class ServedOptions:
-    """In what form a server sends answers."""
+    """The form in which a server sends answers."""
 
     mask: Literal["rle", "png", "none"] = "rle"
     """Masks as COCO's run lengths of each class, as a PNG file in base64, or not at all."""
@@ -221,7 +221,7 @@ class Answer(ABC):
         raise UserError("--overlay is for models whose answers lie in the picture, such as masks; this one has none")
 
     def output_shape(self, config: ModelConfig) -> tuple[int, ...]:
-        """Returns the shape of the output for one picture of a model with this configuration."""
+        """Returns the shape of the output for one picture. config: the model's configuration."""
         return (config.num_classes,)
 
     def cells(self, outputs: int, size: Size) -> int:

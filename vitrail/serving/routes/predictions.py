@@ -29,7 +29,8 @@ Top = Annotated[int, Query(ge=1, le=1000, description="How many of the most like
 @router.post("/predict", responses={**ERRORS, 200: predictions_answer()}, openapi_extra=image_body(many=True))
 async def post_predictions(request: Request, model: ModelName = None, top: Top = 5, mask: MaskForm = "rle") -> Response:
     """Predicts what is in one or several images. In a request of several, a bad image fails alone."""
-    served, uploads, answers, milliseconds = await _run(request, model)
+    began = time.perf_counter()
+    served, uploads, answers, _ = await _run(request, model)
     facts, asked = served.engine.facts, AnswerOptions(top)
     form = ServedOptions(mask)
     answer, meaning = task(facts.config.task).answer, facts.meaning
@@ -42,13 +43,14 @@ async def post_predictions(request: Request, model: ModelName = None, top: Top =
         return answer.served(said, meaning, form)
 
     rows = []
-    for upload, output in zip(uploads, answers, strict=True):
-        output, size = too_large(served, output)
+    checked = [too_large(served, each) for each in answers]
+    if len(checked) == 1 and isinstance(checked[0][0], ApiError):
+        raise checked[0][0]
+    for upload, (output, size) in zip(uploads, checked, strict=True):
         # Answers in the pixels of a large picture take long: they are made beside the event loop, a few at a time.
         own = await get_service(request).apart(described, output) if size else described(output)
         rows.append({"name": upload.name, **own, "error": output.to_json() if isinstance(output, ApiError) else None})
-    if len(rows) == 1 and isinstance(output, ApiError):
-        raise output
+    milliseconds = round((time.perf_counter() - began) * 1000, 2)
     return json_response({"model": served.name, "predictions": rows, "milliseconds": milliseconds})
 
 
