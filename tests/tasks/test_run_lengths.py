@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from vitrail.tasks.segmentation.rle import decode_runs, encode_runs, run_lengths
+from vitrail.tasks.segmentation.rle import decode_runs, encode_classes, encode_runs, run_lengths
 
 
 @given(
@@ -44,3 +44,11 @@ def test_long_runs_and_the_differences_between_them():
 def test_damaged_run_lengths_are_refused(document, message):
     with pytest.raises(ValueError, match=message):
         decode_runs(document, 1 << 20)
+
+
+@given(rows=st.integers(1, 9), columns=st.integers(1, 9), classes=st.integers(1, 4), seed=st.integers(0, 1000))
+@settings(max_examples=150, deadline=None)
+def test_all_classes_at_once_are_encoded_as_one_by_one(rows, columns, classes, seed):
+    mask = np.random.default_rng(seed).integers(0, classes, (rows, columns)).astype(np.uint8)
+    found = encode_classes(mask, range(classes + 1))
+    assert found == {each: encode_runs(mask == each) for each in range(classes + 1)}

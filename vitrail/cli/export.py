@@ -31,12 +31,12 @@ def command(
     weights: Annotated[NamedWeights, Flags] = NamedWeights(),
     json: bool = False,
 ) -> None:
-    """Writes a model for ONNX Runtime, OpenVINO or torch.export, with any batch size and the outputs logits and
-    features.
+    """Writes a model for ONNX Runtime, OpenVINO or torch.export, with any batch size, the output of its task, such as
+    logits, and features.
 
     Preprocessing and class names are in the file, so vitrail predict can run it without torch. With --check both models
-    are run on a data set, and nothing is written unless at most --max-drop points of accuracy are lost, with 95 %
-    confidence.
+    are run on a data set, and nothing is written unless at most --max-drop points of accuracy, or of mean IoU for
+    masks, are lost, with 95 % confidence.
 
     Args:
         model: The model: a bundle, a run folder, a weights file, hf:owner/name, or a name such as Ti/16 (vitrail models
@@ -46,8 +46,8 @@ def command(
         check: A data set on which accuracy, agreement and speed are compared: digits, a folder of class folders, or
             another source that vitrail data check --help lists.
         unlabelled: More pictures for --check that need no labels: files, folders or globs. They make the bound tighter.
-        max_drop: The largest loss of top-1 accuracy, in percentage points; judged by an upper bound that holds with 95
-            % confidence.
+        max_drop: The largest loss of top-1 accuracy, or of mean IoU for masks, in percentage points; judged by an upper
+            bound that holds with 95 % confidence.
         int8: Convert matrix products to 8 bits: a quarter of the size, and faster (ONNX only).
         calibrate: A data set on which --int8 measures the ranges of activations once, instead of each time the model
             runs.
@@ -59,7 +59,7 @@ def command(
         json: Print one JSON document.
     """
     from vitrail.checkpoints.load import load
-    from vitrail.inference.compare import AccuracyComparison, CheckSet, compare_accuracy, refusal_of_drop
+    from vitrail.inference.compare import CheckSet, compare_accuracy, compare_engines, refusal_of_drop
     from vitrail.inference.engines import Engine
     from vitrail.inference.engines.facts import ExportMetadata
     from vitrail.inference.engines.torch import TorchEngine
@@ -78,16 +78,21 @@ def command(
     loaded = load(model, **weights.options())
     for line in loaded.card.notes:
         note(line)
-    found: list[AccuracyComparison] = []
+    found: list[Any] = []
     facts = ExportMetadata.of(loaded.config, loaded.card)
     pictures = None if check is None else CheckSet(facts, check, unlabelled=unlabelled)
+    if fast and pictures is not None and pictures.meter.adds_up:
+        name = pictures.meter.score_name
+        raise UserError(
+            f"--fast is judged by classes, not by {name}: give --int8 or --merge-tokens with --check instead"
+        )
     if pictures is not None and pictures.note:
         note(pictures.note)
 
     def accept(engine: Engine) -> None:
         """Compares the exported model with the plain one, and raises a UserError if it may lose too much."""
         if pictures is not None:
-            found.append(compare_accuracy(TorchEngine(loaded), engine, pictures))
+            found.append(compare_engines(TorchEngine(loaded), engine, pictures))
             if not found[0].loss.within(max_drop):
                 raise refusal_of_drop(found[0].loss, max_drop)
 
@@ -123,10 +128,7 @@ def command(
         print(f"keep them together: {written.files[0].name} names the other by its place")
     for each in found:
         print(f"checked on {each.n} images of {check}, {each.skipped} skipped")
-        print(f"  top-1      {each.top1_before:.2%} -> {each.top1_after:.2%}")
-        print(f"  agreement  {each.agreement:.2%}")
-        print(f"  loss       {each.loss.sentence()}")
-        print(f"  images/s   {each.images_per_second_before:.1f} -> {each.images_per_second_after:.1f}")
+        print("\n".join(f"  {line}" for line in each.lines()))
 
 
 def _engine(path: Path, name: str) -> Any:

@@ -18,7 +18,18 @@ EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 
 def run(arguments: list[str]) -> None:
     """Runs the command with these arguments, in several processes if they ask for it."""
-    run_command("predict", command, arguments)
+    run_command("predict", command, with_tile_size(arguments))
+
+
+def with_tile_size(arguments: list[str]) -> list[str]:
+    """Gives --tiles without a number the word "auto", which argument parsers need after a flag that takes a value."""
+    result: list[str] = []
+    for place, each in enumerate(arguments):
+        result.append(each)
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if each == "--tiles" and following != "auto" and not following.lstrip("-").isdigit():
+            result.append("auto")
+    return result
 
 
 def command(
@@ -31,6 +42,7 @@ def command(
     link: bool = False,
     masks: Path | None = None,
     overlay: Path | None = None,
+    tiles: Literal["auto"] | int | None = None,
     out: Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -63,6 +75,9 @@ def command(
             PNG whose pixels are the numbers of the classes, 255 for none.
         overlay: A folder, for models whose answers lie in the picture: every picture is written into it with its answer
             drawn over it.
+        tiles: For models that give the class of each pixel: cut every picture into overlapping tiles at its own
+            resolution, and blend their scores. A number is the longer side of a tile in pixels; without one, tiles are
+            as large as the model's input.
         link: Make symbolic links instead of copies with --sort-into; members of archives are still written out.
         out: The .csv, .jsonl or .parquet file to write.
         resume: Continue the file at --out: pictures that have a row are not done again.
@@ -109,9 +124,10 @@ def command(
         if sort_into is not None:
             check_sorting_folder(sort_into, paths)
         loading = Loading(**weights.options(), device=device)
+        cut: int = True if tiles == "auto" else False if tiles is None else tiles
         limits = decoding.limits()
         check_arguments(model, paths)
-    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers, limits)
+    request = JobRequest(model, Pictures.of_arguments(paths), engine, loading, batch_size, workers, limits, cut)
     if output is not None:
         return tell(write_job(request, output, rows, Display(paths)), json)
     done = print_rows(request, rows, sys.stdout, json, Display())

@@ -35,6 +35,8 @@ EXTENSIONS = frozenset(
     )
 )
 
+_COPIED_WHOLE = 1 << 24
+"""The most pixels that are copied out of Pillow's memory at once."""
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by the number of channels."""
 # The operation that turns a picture upright, by its EXIF orientation.
@@ -258,10 +260,23 @@ def to_array(planes: Planes) -> np.ndarray:
     if planes[0].mode == "F":
         # Resizing overshoots 0 and 1 beside edges. Pillow clips that in 8 bits but not in floats.
         return np.stack([np.asarray(plane) for plane in planes], axis=2).clip(0.0, 1.0)
+    if len(planes) == 1 and planes[0].height * planes[0].width > _COPIED_WHOLE:
+        return _copied_in_bands(planes[0])
     if len(planes) == 1:
         shape = planes[0].height, planes[0].width, -1
         return np.frombuffer(planes[0].tobytes(), dtype=np.uint8).reshape(shape)
     return np.stack([np.asarray(plane) for plane in planes], axis=2)
+
+
+def _copied_in_bands(plane: Image.Image) -> np.ndarray:
+    """Copies a large Pillow image to uint8 [rows, columns, channels], some rows at a time: Pillow needs twice the
+    memory of what it copies."""
+    pixels = np.empty((plane.height, plane.width, len(plane.getbands())), dtype=np.uint8)
+    step = max(1, (_COPIED_WHOLE >> 4) // plane.width)
+    for row in range(0, plane.height, step):
+        band = plane.crop((0, row, plane.width, min(row + step, plane.height)))
+        pixels[row : row + step] = np.asarray(band).reshape(band.height, band.width, -1)
+    return pixels
 
 
 def as_pixels(values: np.ndarray, channels: int, limits: ValueLimits) -> np.ndarray:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ _END_SECONDS = 5.0
 """The time to wait for a process that was killed."""
 _MOST_TEXT = 1 << 20
 """The most bytes of JSON in an answer."""
-_MOST_OUTPUT = 256 << 20
-"""The most bytes of arrays in an answer, enough for the input of a model that takes pictures of 4000 x 4000."""
+_WHOLE_MB = 2048.0
+"""The most MB of pixels of a whole picture: enough for the largest that is decoded, as floats."""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 """Environment variables of the processes. Their address space is limited, and threads would reserve much of it."""
 
@@ -49,11 +49,18 @@ class DecodeLimits:
     """Memory in MB of 2**20 bytes."""
     formats: tuple[str, ...] = ALL
     """The names of the formats that are allowed."""
+    output_mb: float = 256.0
+    """The most MB of pixels that another process may answer with: enough for the input of a model that takes pictures
+    of 4000 x 4000."""
 
     def __post_init__(self) -> None:
         for flag, value in (("--decode-seconds", self.seconds), ("--decode-mb", self.memory_mb)):
             if not 0 < value < 1e9:
                 raise UserError(f"{flag} {value:g}: must be a number above 0")
+
+    def for_whole_pictures(self) -> "DecodeLimits":
+        """Returns these limits for pictures that are not made smaller, of which the largest have more pixels."""
+        return replace(self, output_mb=_WHOLE_MB)
 
     def check_format(self, content: bytes) -> None:
         """Raises WrongFormat for a file that is not in one of the allowed formats."""
@@ -195,7 +202,7 @@ class _Process:
         self._usable = True
         with _Deadline(self, _START_SECONDS):
             try:
-                answer, _ = self._read()
+                answer, _ = self._read(0)
             except (OSError, ValueError):
                 answer = None
         if answer != {"ready": True}:
@@ -221,7 +228,7 @@ class _Process:
                 for part in (REQUEST.pack(len(request), len(content)), request, content):
                     self._process.stdin.write(part)
                 self._process.stdin.flush()
-                answer, data = self._read()
+                answer, data = self._read(limits.output_mb)
             return _value(answer, data)
         except (OSError, ValueError, TypeError, KeyError) as error:
             self.end()
@@ -250,13 +257,14 @@ class _Process:
         """Kills the process; the thread that waits for its answer then raises an error."""
         self._process.kill()
 
-    def _read(self) -> tuple[dict[str, Any], bytes]:
-        """Reads an answer: its JSON, and the bytes of its arrays. Raises OSError if the process ended before it."""
+    def _read(self, most_mb: float) -> tuple[dict[str, Any], bytes]:
+        """Reads an answer: its JSON, and the bytes of its arrays, at most so many MB. Raises OSError if the process
+        ended before it."""
         from vitrail.data.decode_worker import ANSWER
 
         text_length, data_length = ANSWER.unpack(self._exactly(ANSWER.size))
-        if text_length > _MOST_TEXT or data_length > _MOST_OUTPUT:
-            raise TooCostly(f"becomes more than {_MOST_OUTPUT >> 20} MB of pixels")
+        if text_length > _MOST_TEXT or data_length > most_mb * 2**20:
+            raise TooCostly(f"becomes more than {most_mb:g} MB of pixels")
         return json.loads(self._exactly(text_length)), self._exactly(data_length)
 
     def _exactly(self, size: int) -> bytes:

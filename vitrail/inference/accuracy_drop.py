@@ -14,6 +14,7 @@ rule of three.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -33,8 +34,43 @@ _TEMPERATURES = (0.05, 20.0)
 """The range in which the temperature is searched."""
 
 
+class BoundedLoss(ABC):
+    """A loss in percentage points that has an upper bound."""
+
+    n: int
+    expected: float
+    error: float
+    bound: float
+    confidence: float
+    tests: int
+    unseen: float
+
+    def within(self, max_drop: float) -> bool:
+        """Tells whether the bound is at most `max_drop` points, to the two digits that are shown."""
+        return self.bound <= max_drop + 0.005  # half of the last digit that is shown
+
+    def pictures_needed(self, max_drop: float) -> int | None:
+        """Computes how many pictures like these would bring the bound below `max_drop` points; None if no number
+        would."""
+        if self.expected >= max_drop:
+            return None
+        spread, z = self.error / 100 * math.sqrt(self.n), quantile(self.confidence, self.tests)
+        low, high = 1, 1
+        while bound_with_unseen(self.expected / 100, spread, high, self.unseen, z) * 100 > max_drop:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = bound_with_unseen(self.expected / 100, spread, middle, self.unseen, z) * 100 <= max_drop
+            low, high = (low, middle) if fits else (middle, high)
+        return high
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Returns one line with the bound and what it was computed from."""
+
+
 @dataclass(frozen=True)
-class Drop:
+class Drop(BoundedLoss):
     """The loss of top-1 accuracy, in percentage points."""
 
     n: int
@@ -60,25 +96,6 @@ class Drop:
     """The loss assumed for the additional picture that was not seen, as a fraction of 1."""
     calibrated: bool
     """False if the counted drop contradicts the expected one; the bound is then that of the counted drop."""
-
-    def within(self, max_drop: float) -> bool:
-        """Tells whether the bound is at most `max_drop` points, to the two digits that are shown."""
-        return self.bound <= max_drop + 0.005  # half of the last digit that is shown
-
-    def pictures_needed(self, max_drop: float) -> int | None:
-        """Computes how many pictures like these would bring the bound below `max_drop` points; None if no number
-        would."""
-        if self.expected >= max_drop:
-            return None
-        spread, z = self.error / 100 * math.sqrt(self.n), _quantile(self.confidence, self.tests)
-        low, high = 1, 1
-        while _bound(self.expected / 100, spread, high, self.unseen, z) * 100 > max_drop:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = _bound(self.expected / 100, spread, middle, self.unseen, z) * 100 <= max_drop
-            low, high = (low, middle) if fits else (middle, high)
-        return high
 
     def sentence(self) -> str:
         """Returns one line with the bound, the expected drop and the counted drop."""
@@ -107,18 +124,18 @@ def estimate_drop(
     """
     known = labels >= 0
     assert known.any(), "the temperature is fitted to labels"
-    z = _quantile(confidence, tests)
+    z = quantile(confidence, tests)
     temperature, cold = fit_temperature(before[known], labels[known], z)
     n, first, then = len(before), best(before), best(after)
     losses = _losses(before, first, then, temperature)
     # The bound takes the lowest temperature that the labels allow: the more certain the model, the more a change costs.
     cautious, unseen = _losses(before, first, then, cold), _largest_loss(before, after, first, cold)
-    bound = _bound(cautious.mean(), cautious.std(), n, unseen, z)
+    bound = bound_with_unseen(cautious.mean(), cautious.std(), n, unseen, z)
     counted = (first[known] == labels[known]).astype(float) - (then[known] == labels[known])
     doubts = counted - losses[known]
     calibrated = doubts.mean() <= _DOUBT * doubts.std() / math.sqrt(len(doubts)) + 1e-12
     if not calibrated:
-        bound = max(bound, _bound(counted.mean(), counted.std(), len(counted), 1.0, z))
+        bound = max(bound, bound_with_unseen(counted.mean(), counted.std(), len(counted), 1.0, z))
     return Drop(
         n=n,
         labelled=int(known.sum()),
@@ -160,7 +177,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray, z: float) -> tuple[f
     return math.exp(best), math.exp(warm)
 
 
-def _quantile(confidence: float, tests: int) -> float:
+def quantile(confidence: float, tests: int) -> float:
     """Computes the z of a one-sided bound, with Bonferroni's correction for `tests` bounds."""
     return NormalDist().inv_cdf(1 - (1 - confidence) / tests)
 
@@ -205,7 +222,7 @@ def _largest_loss(before: np.ndarray, after: np.ndarray, first: np.ndarray, temp
     return math.tanh(float(np.abs(moved).max()) / temperature / 2)
 
 
-def _bound(mean: float, spread: float, n: int, unseen: float, z: float) -> float:
+def bound_with_unseen(mean: float, spread: float, n: int, unseen: float, z: float) -> float:
     """Computes mean + z * standard error of n values and one more, `unseen`; `spread` is their standard deviation."""
     all_of_them = (n * mean + unseen) / (n + 1)
     variance = (n * (spread**2 + mean**2) + unseen**2) / (n + 1) - all_of_them**2

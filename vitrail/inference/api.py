@@ -30,6 +30,7 @@ def predict(
     top: int = 5,
     engine: str | None = None,
     batch_size: int | None = None,
+    tiles: int = False,
     out: None = None,
 ) -> list[Prediction]: ...
 
@@ -42,6 +43,7 @@ def predict(
     top: int = 5,
     engine: str | None = None,
     batch_size: int | None = None,
+    tiles: int = False,
     out: str | Path,
     resume: bool = False,
     overwrite: bool = False,
@@ -55,6 +57,7 @@ def predict(
     top: int = 5,
     engine: str | None = None,
     batch_size: int | None = None,
+    tiles: int = False,
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -70,6 +73,9 @@ def predict(
         top: The number of most likely classes in each answer.
         engine: What runs the model: torch, onnxruntime, openvino, or auto, which measures them and takes the fastest.
         batch_size: The number of pictures that are computed at a time; by default what suits the engine.
+        tiles: For models that give the class of each pixel: True answers pictures from overlapping tiles of the size of
+            the model's input, a number from tiles whose longer side has so many pixels. A picture that one tile covers
+            is answered as a whole.
         out: A .csv, .jsonl or .parquet file that answers are written to as they come, so that any number of pictures
             takes the same memory. Pictures must then have paths.
         resume: Continue an `out` that exists: pictures that have a row are not done again, however the job was stopped.
@@ -84,9 +90,9 @@ def predict(
     """
     if out is None:
         _check_no_file(resume, overwrite)
-        return Predictor(_engine(model, images, engine), batch_size).predict(images, AnswerOptions(top))
+        return Predictor(_engine(model, images, engine), batch_size, tiles=tiles).predict(images, AnswerOptions(top))
     output = OutputFile(Path(out), PredictionRows.formats, resume, overwrite)
-    request = JobRequest(model, Pictures.of_caller(images), engine, batch_size=batch_size)
+    request = JobRequest(model, Pictures.of_caller(images), engine, batch_size=batch_size, tiles=tiles)
     return write_job(request, output, PredictionRows(AnswerOptions(top)))
 
 

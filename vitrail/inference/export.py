@@ -130,14 +130,17 @@ class Outputs(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes (logits, features) of images [batch, channels, rows, columns]."""
+        """Computes (logits, features) of images [batch, channels, rows, columns]; features are one vector each."""
         seen: list[Tensor] = []
         head: Any = self.model.head
+        config: Any = self.model.config
         hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         try:
             logits = self.model(images)
         finally:
             hook.remove()
+        if config.pooling == "patches":
+            return logits, seen[0].mean(dim=1)
         # Without a head, logits and features are the same tensor, but ONNX does not allow one output under two names.
         return (logits if logits is not seen[0] else logits.clone()), seen[0]
 

@@ -21,13 +21,12 @@ from vitrail.data.inputs import Input, from_memory, put_back, writable
 from vitrail.data.preparation import Preparation
 from vitrail.errors import UserError
 from vitrail.inference.engines import Engine, processors
+from vitrail.inference.tiling import NOT_FINITE, TilePredictor
 from vitrail.masks_and_boxes import Frame
 from vitrail.tasks import task
 from vitrail.tasks.answers import PLAIN, AnswerOptions, Prediction
 
 MOST_WORKERS = 8
-NOT_NUMBERS = "the model's outputs are not numbers (nan or infinite)"
-"""The error in the row of a picture that a model has no answer for."""
 """The largest number of workers that is chosen by default."""
 
 
@@ -58,15 +57,27 @@ _Finished = TypeVar("_Finished")
 
 
 class Predictor:
-    """An engine with the preparation of its pictures, which is the same code that evaluation uses."""
+    """An engine with the preparation of its pictures, which is the same code that evaluation uses.
+
+    Args:
+        engine: What runs the model.
+        batch_size: The number of pictures computed at a time; None takes what suits the engine.
+        decode_limits: What decoding a file may take.
+        tiles: Whether large pictures are answered from tiles (`TilePredictor`): False, True, or their longer side.
+    """
 
     def __init__(
-        self, engine: Engine, batch_size: int | None = None, decode_limits: DecodeLimits | None = None
+        self,
+        engine: Engine,
+        batch_size: int | None = None,
+        decode_limits: DecodeLimits | None = None,
+        tiles: int = False,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"--batch-size must be at least 1, not {batch_size}")
         self.engine, self.batch_size = engine, batch_size or engine.batch_size
         self._prepare = Preparation(engine.facts.preprocessing, decode_limits)
+        self._tiled = None if tiles is False else TilePredictor(engine, self.batch_size, tiles, decode_limits)
 
     def predict(self, images: Any, asked: AnswerOptions = PLAIN) -> list[Prediction]:
         """Predicts one picture or a list of any kind that `inputs.from_memory` takes. One that cannot be read says
@@ -84,6 +95,9 @@ class Predictor:
 
     def predictions(self, inputs: Iterable[Input], asked: AnswerOptions = PLAIN) -> Iterator[list[Prediction]]:
         """Yields the task's predictions in the order of the inputs, one list for each batch."""
+        if self._tiled is not None:
+            yield from self._tiled.predictions(inputs, asked)
+            return
         facts = self.engine.facts
         answer, meaning = task(facts.config.task).answer, facts.meaning
         answer.check(asked, meaning)
@@ -146,7 +160,7 @@ class Predictor:
         for each, error, frame in zip(batch, errors, frames, strict=True):
             output = next(outputs) if error is None else None
             if output is not None and not np.isfinite(output).all():  # damaged weights
-                output, error = None, NOT_NUMBERS
+                output, error = None, NOT_FINITE
             path = None if each.path is None else writable(each.path)
             results.append(finish(_Result(path, output, error, frame)))
         return results

@@ -3,7 +3,8 @@
 Between attention and MLP, the patches are split into two sets, every other one. Each patch of the first set finds the
 patch of the second set whose key is nearest. The r nearest pairs become one token each, the average of all patches in
 it. A token that stands for m patches counts m times in attention (log m is added to its scores) and in average pooling.
-Class, distillation and register tokens are never merged.
+Class, distillation and register tokens are never merged. For a head that reads every patch, each merged token is put
+back to all of its patches after the last layer.
 
     model = merged(vitrail.load("my-bundle"), 8)       # the same weights, fewer tokens from layer to layer
 
@@ -116,12 +117,26 @@ class MergedViT(ViT):
 
     def forward(self, images: Tensor) -> Tensor:
         """Computes the logits of images [batch, channels, rows, columns]."""
+        if self.config.pooling == "patches":
+            tokens = self._every_patch(images)
+            logits = self.classify(self.pool(tokens), tokens)
+            return logits.transpose(1, 2).unflatten(2, self.grid_of(images))
         tokens, sizes = self.merge(self.embed(images), first=self.read_tokens)
         return self.classify(self.pool(tokens, sizes), tokens)
 
-    def features(self, images: Tensor) -> Tensor:
-        """Computes what the head is given, [batch, width]."""
+    def head_input(self, images: Tensor) -> Tensor:
+        """Computes what the head is given for images [batch, channels, rows, columns]: [batch, width], or [batch,
+        patches, width] if it reads every patch."""
+        if self.config.pooling == "patches":
+            return self.pool(self._every_patch(images))
         return self.pool(*self.merge(self.embed(images), first=self.read_tokens))
+
+    def _every_patch(self, images: Tensor) -> Tensor:
+        """Computes as many tokens as the plain model has: each merged token stands in the place of all its patches."""
+        matches: list[Match] = []
+        tokens, _ = self.merge(self.embed(images), matches=matches)
+        rows, columns = self.grid_of(images)
+        return put_back_merged(tokens, matches, self.config.prefix_tokens, rows * columns)
 
     def encode(
         self,
@@ -198,6 +213,41 @@ def average_matched(tokens: Tensor, sizes: Tensor | None, found: Match, prefix: 
     joined = (second * second_sizes + share.transpose(1, 2) @ take(first, found.sources)) / new_sizes
     tokens = torch.cat([tokens[:, :prefix], take(first, found.kept), joined], dim=1)
     return tokens, torch.cat([sizes[:, :prefix], take(first_sizes, found.kept), new_sizes], dim=1)
+
+
+def put_back_merged(tokens: Tensor, matches: Sequence[Match], prefix: int, patches: int) -> Tensor:
+    """Puts every merged token back to all of its patches, in the order of the grid.
+
+    Args:
+        tokens: The prefix and the tokens that are left, [batch, prefix + left, width].
+        matches: What was merged, in the order of the layers.
+        prefix: The number of tokens that are no patches.
+        patches: The number of patches before any were merged.
+
+    Returns:
+        [batch, prefix + patches, width].
+    """
+    owners = torch.arange(patches, device=tokens.device).expand(tokens.shape[0], -1)  # the token of each patch
+    left = patches
+    for found in matches:
+        owners = _moved_tokens(found, left, prefix).gather(1, owners)
+        left -= found.sources.shape[1]
+    return torch.cat([tokens[:, :prefix], take(tokens[:, prefix:], owners)], dim=1)
+
+
+def _moved_tokens(found: Match, count: int, prefix: int) -> Tensor:
+    """Computes where each of `count` patch tokens is after a merge, counted among the patch tokens: int64 [batch,
+    count]."""
+    batch, kept = found.kept.shape
+    first = kept + found.sources.shape[1]
+    places = torch.arange(kept, device=found.kept.device).expand(batch, -1)
+    old, new = torch.cat([found.kept, found.sources], dim=1), torch.cat([places, kept + found.targets], dim=1)
+    of_first = torch.zeros_like(new).scatter(1, old, new)
+    of_second = (kept + torch.arange(count - first, device=new.device)).expand(batch, -1)
+    # The sets take turns; the longer one, if there is one, comes first.
+    before, after = (of_second, of_first) if prefix % 2 else (of_first, of_second)
+    after = F.pad(after, (0, before.shape[1] - after.shape[1]))
+    return torch.stack([before, after], dim=2).flatten(1)[:, :count]
 
 
 def deal(tokens: Tensor, prefix: int) -> tuple[Tensor, Tensor]:

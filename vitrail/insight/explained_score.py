@@ -13,9 +13,10 @@ from vitrail.tasks.classification.top1 import best
 
 
 def has_classes(model: ViT) -> bool:
-    """Tells whether the model has a trained head that tells classes apart; an untrained one is all zeros."""
+    """Tells whether the model has a trained head that tells classes apart, of pictures or of their patches; one that is
+    not trained is all zeros."""
     head = model.head
-    if not task(model.config.task).target.single_class:
+    if not task(model.config.task).target.single_class and model.config.pooling != "patches":
         return False
     return isinstance(head, torch.nn.Linear) and bool(head.weight.detach().any())
 
@@ -23,11 +24,16 @@ def has_classes(model: ViT) -> bool:
 def why_no_classes(model: ViT) -> str:
     """Returns why a model cannot tell classes apart."""
     target = task(model.config.task).target
-    return "the model has no trained head" if target.single_class else f"the model gives {target.plural}"
+    if target.single_class or model.config.pooling == "patches":
+        return "the model has no trained head"
+    return f"the model gives {target.plural}"
 
 
 class ExplainedScore:
     """One class of one image: the class that was named, or the one that the model predicts.
+
+    A head that reads every patch gives each a class: the class is the one that most patches have, and its score is the
+    mean over the patches that have it.
 
     For a model without classes it is the image's own features: the score is how much of them a changed image keeps.
     """
@@ -38,19 +44,38 @@ class ExplainedScore:
         with evaluating(model), torch.inference_mode():
             prepared = to_model(model, image[None])
             encoded = model.encode(model.embed(prepared), model.grid_of(prepared))
-            if has_classes(model):
+            self.patches: Tensor | None = None
+            if has_classes(model) and model.config.pooling == "patches":
+                scores = model.classify(model.pool(encoded), encoded)[0].float()  # (patches, classes)
+                given = scores.argmax(dim=1)
+                self.label = int(given.bincount().argmax()) if label is None else label
+                chances = scores.softmax(dim=1)[:, self.label]
+                own = given == self.label
+                self.patches = (own if bool(own.any()) else chances == chances.max()).nonzero()[:, 0]
+                self.probability = float(chances[self.patches].mean())
+            elif has_classes(model):
                 scores = model.classify(model.pool(encoded), encoded)[0].float()
                 self.label = int(best(scores)) if label is None else label
                 self.probability = float(scores.softmax(0)[self.label])
             else:
                 features = model.pool(encoded)[0]
+                features = features.mean(dim=0) if model.config.pooling == "patches" else features
                 self.direction = features / features.norm().clamp_min(1e-12)
 
     def score(self, model: ViT, encoded: Tensor) -> Tensor:
         """Computes the class's log-odds against all others, or the projection on the image's own features, [batch]."""
         if self.label is None:
-            return model.pool(encoded) @ self.direction.clone()
+            features = model.pool(encoded)
+            features = features.mean(dim=1) if model.config.pooling == "patches" else features
+            return features @ self.direction.clone()
         logits = model.classify(model.pool(encoded), encoded)
+        if self.patches is not None:
+            chosen = logits[:, self.patches.clone()]  # outside of inference mode a tensor like any other
+            return self._log_odds(chosen.flatten(0, 1)).unflatten(0, chosen.shape[:2]).mean(dim=1)
+        return self._log_odds(logits)
+
+    def _log_odds(self, logits: Tensor) -> Tensor:
+        """Computes the log-odds of the class against all others, [batch], from logits [batch, classes]."""
         if logits.shape[1] == 1:
             return logits[:, 0]
         own = torch.zeros_like(logits, dtype=torch.bool)

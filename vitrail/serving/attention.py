@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.config import ModelConfig
 from vitrail.data.decode import to_bytes
 from vitrail.insight.attention import read_by_head, record, step_names
 from vitrail.insight.attention_distance import mean_distances, pixel_distances
@@ -145,6 +146,7 @@ class AttentionRunner:
         averaged, grid = self._size()
         packed, largest, distances, product = [], [], [], Product()
         members = None if grid == self.grid else membership(self.grid, grid)
+        shown = int(read_class_token(config))
         between = pixel_distances(self.grid, config.patch_pixels)
 
         def reduce(step: int, weights: Tensor) -> None:
@@ -152,10 +154,8 @@ class AttentionRunner:
             first = config.prefix_tokens
             each, _ = mean_distances(weights[:, :, first:], between, first)
             distances.append([round(value, 2) for value in each[0].tolist()])
-            rows = torch.cat([weights[0, :, : int(config.class_token)], weights[0, :, first:]], dim=1)[
-                ..., first:
-            ].float()
-            rows = pool_to_grid(rows.mean(dim=0, keepdim=True) if averaged else rows, members, int(config.class_token))
+            rows = torch.cat([weights[0, :, :shown], weights[0, :, first:]], dim=1)[..., first:].float()
+            rows = pool_to_grid(rows.mean(dim=0, keepdim=True) if averaged else rows, members, shown)
             peaks = rows.amax(dim=-1)
             packed.append((rows / peaks.clamp_min(1e-30)[..., None] * 255).round().to(torch.uint8).cpu().numpy())
             largest.append(peaks.cpu().numpy().astype("<f2"))
@@ -171,7 +171,7 @@ class AttentionRunner:
             "num_heads": 1 if averaged else config.num_heads,
             "averaged": averaged,
             "coarse": members is not None,
-            "prefix": config.class_token,
+            "prefix": read_class_token(config),
             "attention": to_base64(np.stack(packed)),
             "scale": to_base64(np.stack(largest)),
             "rollout": to_base64(np.rint(rollout / max(float(rollout.max()), 1e-30) * 255).astype(np.uint8)),
@@ -194,6 +194,11 @@ class AttentionRunner:
             factor += 1
             grid = -(-self.grid[0] // factor), -(-self.grid[1] // factor)
         return True, grid
+
+
+def read_class_token(config: ModelConfig) -> bool:
+    """Tells whether a model has a class token that its answer may be read from: a head of every patch reads none."""
+    return config.class_token and config.pooling != "patches"
 
 
 def pool_to_grid(rows: Tensor, members: Tensor | None, prefix: int) -> Tensor:

@@ -1,5 +1,7 @@
 """An uploaded image file: the checks before any of it is decoded, and the way to a model's input."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from PIL import Image
 
@@ -11,6 +13,7 @@ from vitrail.data.decode_pool import BoundedDecoder, DecodeLimits
 from vitrail.data.preparation import ArrayNormaliser
 from vitrail.data.transforms import EvaluationTransform
 from vitrail.errors import UserError
+from vitrail.masks_and_boxes import Frame
 from vitrail.serving.errors import ApiError
 
 _DEEP = 8
@@ -27,6 +30,15 @@ _STATUS = {
 """The status and the code that a client is told for a file that cannot be used; by default 400 bad_image."""
 
 
+class FramedInput(NamedTuple):
+    """A model's input, and how it lies in the picture that it was made of."""
+
+    image: np.ndarray
+    """float32 [channels, rows, columns]"""
+    frame: Frame | None
+    """The map between the picture and the input; None for an input that was sent as it is."""
+
+
 class Preparer:
     """Turns the bytes of an image file into a model's input, exactly as `vitrail predict` does.
 
@@ -37,12 +49,17 @@ class Preparer:
 
     def __init__(self, preprocessing: Preprocessing, max_pixels: int, decoder: BoundedDecoder | None = None):
         self._decode = UploadTransform(preprocessing, max_pixels)
+        self._framed = FramedUpload(self._decode)
         self._decoder = decoder or BoundedDecoder(DecodeLimits())
         self._normalise = ArrayNormaliser(preprocessing)
 
-    def __call__(self, content: bytes | np.ndarray) -> np.ndarray:
-        """Returns float32 [channels, rows, columns]; an array is an input already, and returned as it is."""
-        return content if isinstance(content, np.ndarray) else self.normalised(self.pixels(content))
+    def __call__(self, content: bytes | np.ndarray) -> FramedInput:
+        """Returns the model's input; an array is an input already, and stays as it is."""
+        if isinstance(content, np.ndarray):
+            return FramedInput(content, None)
+        found = self._decoded(self._framed, content)
+        size = (found["rows"], found["columns"])
+        return FramedInput(self.normalised(found["pixels"]), self._decode.transform.frame(size))
 
     def is_apart(self, content: bytes | np.ndarray) -> bool:
         """Whether a file is decoded by another process; raises an ApiError for a format that is not read."""
@@ -53,8 +70,12 @@ class Preparer:
 
     def pixels(self, content: bytes) -> np.ndarray:
         """Decodes, resizes and crops a file to [rows, columns, channels]: uint8, or float32 from 0 to 1."""
+        return self._decoded(self._decode, content)
+
+    def _decoded(self, decode: Any, content: bytes) -> Any:
+        """Applies a function to a file; raises an ApiError where that fails."""
         try:
-            return self._decoder(self._decode, content)
+            return self._decoder(decode, content)
         except BadImage as error:
             raise _api_error(error) from error
         except UserError as error:
@@ -77,9 +98,25 @@ class UploadTransform:
 
     def __call__(self, content: bytes) -> np.ndarray:
         """Returns [rows, columns, channels]: uint8, or float32 from 0 to 1."""
+        self.check(content)
+        return self.transform(content)
+
+    def check(self, content: bytes) -> None:
+        """Raises a BadImage for a file that must not be decoded."""
         # Where all bits are kept, colour of 16 bits takes as much memory as other deep pictures.
         check_header(content, self.max_pixels // _DEEP if self.deep and is_deep_colour(content) else self.max_pixels)
-        return self.transform(content)
+
+
+class FramedUpload:
+    """Does what an UploadTransform does, and keeps the picture's own size."""
+
+    def __init__(self, upload: UploadTransform):
+        self.upload = upload
+
+    def __call__(self, content: bytes) -> dict[str, Any]:
+        """Returns the pixels, and the picture's rows and columns."""
+        self.upload.check(content)
+        return self.upload.transform.with_size(content)
 
 
 def check_header(content: bytes, max_pixels: int) -> None:

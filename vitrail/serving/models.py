@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,19 +17,30 @@ from vitrail.inference.engine_selection import Loading, open_engine
 from vitrail.inference.engines import FEATURES, Engine
 from vitrail.inference.predictor import prediction_workers
 from vitrail.insight.position_similarity import has_positions
+from vitrail.masks_and_boxes import Frame
 from vitrail.models.cost import cost
 from vitrail.models.vit import ViT
-from vitrail.serving.attention import AttentionRunner, position_similarity_document
+from vitrail.serving.attention import AttentionRunner, position_similarity_document, read_class_token
 from vitrail.serving.batcher import Batcher, Operation
 from vitrail.serving.errors import ApiError
-from vitrail.serving.images import Preparer
+from vitrail.serving.images import FramedInput, Preparer
 from vitrail.serving.limits import Limits
 from vitrail.serving.metrics import Metrics
+from vitrail.tasks import task
 
 _EXPORTED = (".onnx", ".xml")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHOWN = 10
 """How many labels the description of a model holds, to show what kind they are."""
+
+
+class ComputedOutput(NamedTuple):
+    """The output that a model computed for one image."""
+
+    values: np.ndarray
+    """A row of the model's output."""
+    frame: Frame | None
+    """The map between the picture and the model's input; None for an input that was sent as it is."""
 
 
 @dataclass
@@ -94,11 +105,12 @@ class ServedModel:
             "num_heads": config.num_heads if vit else None,
             "num_classes": config.num_classes,
             "prefix_tokens": config.prefix_tokens if vit else 0,
-            "class_token": vit and config.class_token,
+            "class_token": vit and read_class_token(config),
             "parameters": cost(config).parameters,
             "features_width": facts.features_width,
             "labels_shown": [{"label": label, "description": words} for label, words in first],
             "engine": self.engine.name,
+            "legend": task(config.task).answer.legend(facts.meaning, config.num_classes),
             "attention": "attention" in self.operations,
             "positions": self.network is not None and has_positions(self.network),
         }
@@ -159,9 +171,13 @@ class ServedModels:
             return after
 
         def add(what: str) -> None:
-            def run(inputs: list[np.ndarray]) -> list[Any]:
-                answers = served.engine.run(what, np.stack(inputs))
-                return list(answers) if np.isfinite(answers).all() else _finite(answers)
+            def run(inputs: list[FramedInput]) -> list[Any]:
+                answers = served.engine.run(what, np.stack([each.image for each in inputs]))
+                rows = list(answers) if np.isfinite(answers).all() else _finite(answers)
+                return [
+                    row if isinstance(row, ApiError) else ComputedOutput(row, each.frame)
+                    for row, each in zip(rows, inputs, strict=True)
+                ]
 
             served.operations[what] = Operation(
                 f"{served.name}/{what}",

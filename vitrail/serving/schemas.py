@@ -85,6 +85,12 @@ class LabelDescription(BaseModel):
     description: str
 
 
+class LegendEntry(LabelDescription):
+    """A class that is drawn in a picture, and its colour as CSS has it."""
+
+    colour: str
+
+
 class ModelDescription(BaseModel):
     """A model that is served."""
 
@@ -103,6 +109,7 @@ class ModelDescription(BaseModel):
     features_width: int
     labels_shown: list[LabelDescription]
     engine: str
+    legend: list[LegendEntry] | None
     attention: bool
     positions: bool
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -52,6 +52,8 @@ class Service:
         self.draining = False
         self.rejected_early = 0
         """Requests rejected before they were parsed (`overload`) since the log last said how many."""
+        self._answering = asyncio.Semaphore(processors())
+        """Room for the threads that make answers in the pixels of pictures."""
         self._used = False
         """Whether anything was computed since memory was last released to the system."""
 
@@ -153,6 +155,11 @@ class Service:
         if not finished:
             raise ClientDisconnected
         return pending.answers
+
+    async def apart(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Returns `function(argument)`, computed in a thread; at most as many run at a time as there are processors."""
+        async with self._answering:
+            return await asyncio.to_thread(function, argument)
 
     async def run_one(self, request: Request, served: ServedModel, what: str, content: Any) -> Any:
         """Computes the answer to a request of a single image, and raises its ApiError if that is what it is."""

@@ -1,14 +1,15 @@
 """The interface of a task's answer.py: from a model's output to what is shown and written. Without torch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from vitrail.config import ModelConfig
 from vitrail.errors import UserError
-from vitrail.masks_and_boxes import Frame
+from vitrail.masks_and_boxes import Frame, Size
 from vitrail.tasks.base import Meaning
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ class AnswerOptions:
     """How many of the best classes an answer lists, in tasks that rank classes."""
     threshold: float | None = None
     """The score, from 0 to 1, below which an answer does not count. None: the task's default."""
+
+
+@dataclass(frozen=True)
+class ServedOptions:
+    """The form in which a server sends answers."""
+
+    mask: Literal["rle", "png", "none"] = "rle"
+    """Masks as COCO's run lengths of each class, as a PNG file in base64, or not at all."""
 
 
 PLAIN = AnswerOptions()
@@ -125,6 +134,9 @@ class Answer(ABC):
 
     output: ClassVar[str]
     """The name of the model's output in an exported file, such as "logits"."""
+    tiled: ClassVar[bool] = False
+    """Whether the answer to a large picture can be put together from overlapping tiles of it, by `place_scores` and
+    `of_bands`."""
 
     @abstractmethod
     def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
@@ -161,6 +173,30 @@ class Answer(ABC):
         """Returns JSON schemas by key of what `to_json` has besides path and error: for the description of the server's
         API."""
 
+    def place_scores(self, output: np.ndarray) -> np.ndarray:
+        """Returns scores that may be interpolated and averaged, float32 [classes, rows, columns]; they cover the
+        model's input. output: what the model returned for a tile, without the batch axis."""
+        raise NotImplementedError
+
+    def of_bands(
+        self,
+        path: str | None,
+        bands: Iterable[tuple[slice, np.ndarray]],
+        size: Size,
+        meaning: Meaning,
+        asked: AnswerOptions,
+    ) -> Prediction:
+        """Makes the answer to a picture from the scores of its pixels.
+
+        Args:
+            path: the picture's path; None if it was given in memory.
+            bands: rows of the picture, from top to bottom, and their scores, float32 [classes, rows, columns].
+            size: the rows and columns of the picture.
+            meaning: what the model's outputs stand for.
+            asked: the options of the answer.
+        """
+        raise NotImplementedError
+
     def mask_file(self, prediction: Any, meaning: Meaning) -> bytes:
         """Writes the mask of a picture as a PNG whose pixels are the numbers of classes.
 
@@ -183,6 +219,34 @@ class Answer(ABC):
             meaning: what the model's outputs stand for.
         """
         raise UserError("--overlay is for models whose answers lie in the picture, such as masks; this one has none")
+
+    def output_shape(self, config: ModelConfig) -> tuple[int, ...]:
+        """Returns the shape of the output for one picture. config: the model's configuration."""
+        return (config.num_classes,)
+
+    def cells(self, outputs: int, size: Size) -> int:
+        """Returns how many scores are computed for the answer to a picture: 0 if its size makes no difference.
+
+        Args:
+            outputs: the number of the model's outputs.
+            size: the picture's rows and columns.
+        """
+        return 0
+
+    def legend(self, meaning: Meaning, outputs: int) -> list[dict[str, str]] | None:
+        """Returns label, description and colour of each of the `outputs`, by their `meaning`, for answers that are
+        drawn over the picture; None for other answers."""
+        return None
+
+    def served(self, prediction: Any, meaning: Meaning, options: ServedOptions) -> Row:
+        """Returns what a server sends of an answer, without the picture's path and error.
+
+        Args:
+            prediction: the answer, which may be an error.
+            meaning: what the model's outputs stand for.
+            options: in what form it is sent.
+        """
+        return {key: value for key, value in prediction.to_json().items() if key not in ("path", "error")}
 
     def folders(self, meaning: Meaning, outputs: int) -> list[str]:
         """Returns the folder names that pictures may be sorted into, one by `meaning` for each of the `outputs`."""

@@ -406,6 +406,11 @@ class Meter(ABC):
     """The keys of a result that sum it up, besides n, skipped and loss."""
     chosen_by: ClassVar[tuple[str, ...]]
     """The keys of `headline` that `score` and `about` read."""
+    adds_up: ClassVar[bool] = False
+    """Whether `score` is a function of counts that add up over the samples. Then `tally` gives the counts of one
+    sample, and those of many tell how surely the score of a changed model is known."""
+    score_name: ClassVar[str] = ""
+    """What `tally_score` is called, for tasks with such counts: "mIoU"."""
 
     @abstractmethod
     def __init__(self, meaning: Meaning, places: np.ndarray | None = None) -> None:
@@ -475,6 +480,24 @@ class Meter(ABC):
     @abstractmethod
     def lines(cls, result: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
         """Writes a result in full, line by line. names: what to call each output, by its name."""
+
+    def tally(self, output: np.ndarray, annotation: Annotation) -> np.ndarray:
+        """Counts one sample, for tasks whose counts add up: int64 of a shape that is the same for all samples.
+
+        Args:
+            output: what the model returned for it, without the batch axis.
+            annotation: its right answer, which is known.
+        """
+        raise NotImplementedError
+
+    def tally_score(self, counts: np.ndarray) -> float:
+        """Returns the score, a fraction of 1, of counts as `tally` makes them, or of their sum over samples."""
+        raise NotImplementedError
+
+    def mean_change(self, before: np.ndarray, after: np.ndarray) -> float:
+        """Returns how much the probabilities in two models' outputs for one sample, `before` and `after`, differ, from
+        0 to 1: the largest change of a class, the mean over the places in the sample."""
+        raise NotImplementedError
 
     def constants(self) -> dict[str, Any]:
         """Finds, from the validation samples that were added, what the model's answers depend on, such as

@@ -94,7 +94,8 @@ class AnswerFiles:
             content = picture.read()
             if isinstance(content, Prepared):
                 raise UserError("--overlay: input that is prepared already is no picture to draw over")
-            return BoundedDecoder(self.limits)(decode, content)
+            limits = (self.limits or DecodeLimits()).for_whole_pictures()
+            return BoundedDecoder(limits)(decode, content)
         except BadImage as error:  # it changed since it was answered
             raise UserError(f"{picture.path}: {error}") from error
 

@@ -41,6 +41,8 @@ class JobRequest:
     """The number of threads; None takes one for each processor."""
     decode_limits: DecodeLimits = field(default_factory=DecodeLimits)
     """What decoding a file may take."""
+    tiles: int = False
+    """Whether large pictures are answered from tiles; a number is the longer side of these."""
 
 
 @dataclass
@@ -143,7 +145,7 @@ def open_job(request: JobRequest, say: Say = lambda _: None) -> Job:
         raise UserError(f"there is no picture in {request.pictures.where}")
     workers = prediction_workers(single=len(first) == 1) if request.workers is None else request.workers
     engine = _open_engine(request, workers, many=len(first) == MANY, say=say)
-    return Job(put_back(first, inputs), Predictor(engine, request.batch_size, request.decode_limits))
+    return Job(put_back(first, inputs), Predictor(engine, request.batch_size, request.decode_limits, request.tiles))
 
 
 def _open_engine(request: JobRequest, workers: int, many: bool, say: Say) -> Engine:

@@ -18,6 +18,7 @@ from vitrail.serving.request_bodies import decode_base64, parse_request_json, re
 from vitrail.serving.routes.predictions import json_response
 from vitrail.serving.schemas import ERRORS, InferAnswer, ModelMetadata, ServerMetadata, infer_body
 from vitrail.serving.service import get_service
+from vitrail.tasks import task
 from vitrail.version import __version__
 
 router = APIRouter(prefix="/v2", tags=["open inference protocol"])
@@ -52,7 +53,8 @@ async def get_model_metadata(request: Request, name: str, version: str = VERSION
     """Describes the inputs and outputs of a model."""
     served = _served(request, name, version)
     facts = served.engine.facts
-    widths = {served.output: facts.config.num_classes, FEATURES: facts.features_width}
+    answered = task(facts.config.task).answer.output_shape(facts.config)
+    shapes = {served.output: answered, FEATURES: (facts.features_width,)}
     return json_response(
         {
             "name": served.name,
@@ -60,8 +62,8 @@ async def get_model_metadata(request: Request, name: str, version: str = VERSION
             "platform": f"vitrail_{served.engine.name}",
             "inputs": [{"name": "images", "datatype": "FP32", "shape": [-1, *facts.input_shape]}],
             "outputs": [
-                {"name": each, "datatype": "FP32", "shape": [-1, widths[each]]}
-                for each in widths
+                {"name": each, "datatype": "FP32", "shape": [-1, *shapes[each]]}
+                for each in shapes
                 if each in served.operations
             ],
         }
@@ -96,7 +98,7 @@ async def post_infer(request: Request, name: str, version: str = VERSION) -> Res
         for answer in answers:
             if isinstance(answer, ApiError):
                 raise answer
-        values = np.stack(answers).astype("<f4")
+        values = np.stack([answer.values for answer in answers]).astype("<f4")
         described: dict[str, Any] = {"name": output, "datatype": "FP32", "shape": list(values.shape)}
         if binary:
             described["parameters"] = {"binary_data_size": values.nbytes}

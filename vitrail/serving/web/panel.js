@@ -5,6 +5,7 @@ import { ramp } from "./colours.js";
 import { DistanceChart, uniformDistance } from "./distance.js";
 import { announce, find, part } from "./elements.js";
 import { Maps, levels } from "./maps.js";
+import { MaskView } from "./mask.js";
 import { PositionMap } from "./positions.js";
 import { Stage } from "./stage.js";
 import { Strip } from "./strip.js";
@@ -40,6 +41,7 @@ export class Panel {
       choose: (layer, head) => this.choose({ layer, head }),
       tell: (layer, head) => this.tellDistance(layer, head),
     });
+    this.mask = new MaskView(this.parts("mask"), { point: (words, number) => this.tellClass(words, number) });
     this.places = new PositionMap(this.parts("positions"), (cell) => this.showPlace(cell));
     this.listen();
     translate(this.root);
@@ -56,6 +58,7 @@ export class Panel {
     this.parts("head").addEventListener("input", (event) => {
       this.choose({ head: Number(event.target.value) === 0 ? null : Number(event.target.value) - 1 });
     });
+    this.parts("opacity").addEventListener("input", () => this.showOpacity());
     const pen = this.parts("ramp").getContext("2d");
     for (let place = 0; place < 128; place += 1) {
       pen.fillStyle = `rgb(${ramp(place / 127).join(" ")})`;
@@ -78,6 +81,8 @@ export class Panel {
     this.parts("deeper").hidden = true;
     this.parts("legend").hidden = true;
     this.parts("bars").replaceChildren();
+    this.parts("mask-box").hidden = true;
+    this.mask.close();
     this.describe();
     if (model.attention && model.positions) this.loadPositions(model);
   }
@@ -108,7 +113,7 @@ export class Panel {
       const asked = [];
       // Features without a head are served too; there is no class to ask for then.
       if (model.num_classes)
-        asked.push(api.predict(model.name, picture, options).then((answer) => this.setAnswer(answer, signal)));
+        asked.push(api.predict(model.name, picture, options).then((answer) => this.setAnswer(answer, signal, preview)));
       if (model.attention)
         asked.push(api.attention(model.name, picture, options).then((answer) => this.setMaps(answer, signal)));
       else this.stage.preview(preview);
@@ -129,11 +134,13 @@ export class Panel {
     this.root.remove();
   }
 
-  setAnswer(answer, signal) {
+  setAnswer(answer, signal, photo) {
     if (signal.aborted) return;
     this.answer = answer;
+    this.parts("mask-box").hidden = !answer.mask;
+    if (answer.mask) this.mask.open(answer, this.model.legend, photo);
     this.describe();
-    const [best] = lines(answer);
+    const [best] = lines(answer, this.model.legend);
     if (best) announce(say("answer.result", { model: this.model.name, label: best.name, score: best.text }));
   }
 
@@ -237,17 +244,39 @@ export class Panel {
     this.parts("stage").setAttribute("aria-label", say(label, { model: model.name, ...facts }));
     this.parts("stage").setAttribute("role", model.attention ? "application" : "img");
     this.parts("layers").setAttribute("aria-label", say("layers"));
+    this.parts("mask").setAttribute("aria-label", say("mask.label", { model: model.name }));
+    if (answer?.mask) {
+      this.showOpacity();
+      this.mask.point(this.mask.place, false);
+    }
     this.parts("positions").setAttribute("aria-label", say("positions.label"));
     this.parts("distance-readout").textContent = say("distance.hint");
     if (!model.num_classes) drawBars(this.parts("bars"), []);
     if (answer) {
-      drawBars(this.parts("bars"), lines(answer), nothing(answer));
+      drawBars(this.parts("bars"), lines(answer, model.legend), nothing(answer));
       this.parts("time").textContent = say("answer.time", {
         milliseconds: number(answer.milliseconds, { maximumFractionDigits: 0 }),
       });
     }
     if (this.places.answer) this.showPlace(this.places.cell);
     this.render();
+  }
+
+  /** How much of the photo the mask covers. */
+  showOpacity() {
+    const share = Number(this.parts("opacity").value) / 100;
+    this.parts("opacity-value").textContent = percent(share);
+    this.parts("opacity").setAttribute("aria-valuetext", percent(share));
+    this.mask.show(share);
+  }
+
+  /** The class under the pointer: in words, and in the legend. */
+  tellClass(words, number) {
+    this.parts("mask-readout").textContent = words;
+    const label = this.model.legend[number]?.label;
+    for (const line of this.parts("bars").children) {
+      line.classList.toggle("pointed", label !== undefined && line.dataset.label === label);
+    }
   }
 
   /** What the answer is read from: a class token, or the mean of all patches. */
@@ -280,7 +309,7 @@ export class Panel {
     const { maps, state } = this,
       joined = state.mode === "rollout";
     for (const radio of this.parts("modes").querySelectorAll("input")) radio.checked = radio.value === state.mode;
-    const hint = mode === "class" ? this.reader() : mode;
+    const hint = mode !== "class" ? mode : this.model.legend ? "each" : this.reader();
     this.parts("mode-hint").textContent = say(`mode.${hint}.hint`);
     const layer = say("layer.value", { layer: maps.names[state.layer], depth: maps.layers });
     const head = maps.averaged

@@ -1,17 +1,20 @@
 """From logits on the grid of patches to a mask in the picture's own pixels, and how masks are written and shown."""
 
+import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vitrail.config import ModelConfig
 from vitrail.errors import UserError
-from vitrail.masks_and_boxes import Frame
+from vitrail.masks_and_boxes import Frame, Size
 from vitrail.tasks import answers
-from vitrail.tasks.answers import AnswerOptions, Row
+from vitrail.tasks.answers import AnswerOptions, Row, ServedOptions
 from vitrail.tasks.base import Meaning
-from vitrail.tasks.segmentation.colours import mask_png, paint_mask
-from vitrail.tasks.segmentation.rle import encode_runs
+from vitrail.tasks.segmentation.colours import class_colours, mask_png, paint_mask
+from vitrail.tasks.segmentation.rle import encode_classes
 from vitrail.tasks.segmentation.target import IGNORE
 
 if TYPE_CHECKING:
@@ -38,14 +41,31 @@ def mask_of(logits: np.ndarray, frame: Frame, threshold: float | None = None) ->
     step = max(1, _CELLS // (len(logits) * frame.size[1]))
     for first in range(0, frame.size[0], step):
         rows = slice(first, min(first + step, frame.size[0]))
-        scores = frame.inverse_scores(logits, rows)
-        found = scores.argmax(axis=0).astype(np.uint8)
-        unseen = np.isnan(scores[0])
-        if threshold is not None:
-            best = np.take_along_axis(scores, found[None].astype(np.intp), axis=0)
-            unseen |= 1 / np.exp(scores - best).sum(axis=0) < threshold
-        mask[rows] = np.where(unseen, IGNORE, found)
+        mask[rows] = classes_of(frame.inverse_scores(logits, rows), threshold)
     return mask
+
+
+def classes_of(scores: np.ndarray, threshold: float | None = None) -> np.ndarray:
+    """Returns the class of each pixel, uint8 [rows, columns], from logits [classes, rows, columns].
+
+    A pixel whose logits are nan, or whose probability is below the `threshold`, becomes `IGNORE`.
+    """
+    found = scores.argmax(axis=0).astype(np.uint8)
+    unseen = np.isnan(scores[0])
+    if threshold is not None:
+        best = np.take_along_axis(scores, found[None].astype(np.intp), axis=0)
+        unseen |= 1 / np.exp(scores - best).sum(axis=0) < threshold
+    return np.where(unseen, IGNORE, found)
+
+
+def pixel_counts(mask: np.ndarray) -> np.ndarray:
+    """Counts the pixels of each value of a mask, uint8 [rows, columns]: int64 [256].
+
+    Some rows at a time, since counting takes eight bytes a pixel.
+    """
+    step = max(1, _CELLS // max(1, mask.shape[1]))
+    parts = [np.bincount(mask[row : row + step].ravel(), minlength=256) for row in range(0, len(mask), step)]
+    return np.sum(parts, axis=0)
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,7 @@ class Prediction(answers.Prediction):
         out."""
         if self.mask is None:
             return {}
-        counts = np.bincount(self.mask.ravel(), minlength=256)
+        counts = pixel_counts(self.mask)
         present = np.flatnonzero(counts[: len(self.names)]).tolist()
         return {self.names[index]: counts[index] / self.mask.size for index in present}
 
@@ -79,14 +99,21 @@ class Prediction(answers.Prediction):
     def _written(self) -> Any:
         if self.mask is None or self.file is not None:
             return self.file
-        present = [index for index, name in enumerate(self.names) if name in self.shares]
-        return {self.names[index]: encode_runs(self.mask == index) for index in present}
+        shares = self.shares
+        present = [index for index, name in enumerate(self.names) if name in shares]
+        return {self.names[index]: runs for index, runs in encode_classes(self.mask, present).items()}
+
+
+def _names(meaning: Meaning, classes: int) -> tuple[str, ...]:
+    """Returns the names of the classes; their numbers stand for names that are not known."""
+    return meaning.names or tuple(str(index) for index in range(classes))
 
 
 class MaskAnswer(answers.Answer):
     """Turns logits [classes, grid rows, grid columns] into masks in the pictures' own pixels."""
 
     output = "mask_logits"
+    tiled = True
 
     def check(self, asked: AnswerOptions, meaning: Meaning) -> None:
         """Accepts all options: `top` says nothing of masks, and a threshold leaves uncertain pixels without a class."""
@@ -105,8 +132,47 @@ class MaskAnswer(answers.Answer):
             return Prediction(path, error=error)
         grid = (output.shape[1], output.shape[2])
         mask = mask_of(output, Frame.of(grid, grid) if frame is None else frame, asked.threshold)
-        names = meaning.names or tuple(str(index) for index in range(len(output)))
-        return Prediction(path, mask, names)
+        return Prediction(path, mask, _names(meaning, len(output)))
+
+    def place_scores(self, output: np.ndarray) -> np.ndarray:
+        return output
+
+    def of_bands(
+        self,
+        path: str | None,
+        bands: Iterable[tuple[slice, np.ndarray]],
+        size: Size,
+        meaning: Meaning,
+        asked: AnswerOptions,
+    ) -> Prediction:
+        mask, classes = np.full(size, IGNORE, dtype=np.uint8), 0
+        for rows, scores in bands:
+            mask[rows], classes = classes_of(scores, asked.threshold), len(scores)
+        return Prediction(path, mask, _names(meaning, classes))
+
+    def output_shape(self, config: ModelConfig) -> tuple[int, ...]:
+        return config.num_classes, *config.grid
+
+    def cells(self, outputs: int, size: Size) -> int:
+        return outputs * size[0] * size[1]
+
+    def legend(self, meaning: Meaning, outputs: int) -> list[dict[str, str]]:
+        colours = class_colours(outputs)[:outputs].tolist()
+        named = [meaning.named(index) for index in range(outputs)]
+        return [
+            {"label": label, "description": words, "colour": "#" + bytes(colour).hex()}
+            for (label, words), colour in zip(named, colours, strict=True)
+        ]
+
+    def served(self, prediction: Prediction, meaning: Meaning, options: ServedOptions) -> Row:
+        """Returns the shares of the classes and the mask: run lengths by class, a PNG in base64, or None."""
+        mask = None
+        if prediction.mask is not None and options.mask == "png":
+            mask = base64.b64encode(self.mask_file(prediction, meaning)).decode()
+        elif prediction.mask is not None and options.mask == "rle":
+            mask = prediction.to_json()["mask"]
+        size = None if prediction.mask is None else list(prediction.mask.shape)
+        return {"mask": mask, "size": size, "shares": prediction.shares}
 
     def columns(self, meaning: Meaning, asked: AnswerOptions) -> "MaskColumns":
         return MaskColumns(meaning.names)
@@ -115,8 +181,14 @@ class MaskAnswer(answers.Answer):
         lengths = answers.object_schema(
             {"size": {"type": "array", "items": {"type": "integer"}}, "counts": {"type": "string"}}
         )
+        coded = {
+            "type": "string",
+            "description": "a PNG in base64 whose pixels are the numbers of classes, 255 for none",
+        }
+        size = {"type": "array", "items": {"type": "integer"}, "description": "the picture's rows and columns"}
         return {
-            "mask": {"type": "object", "additionalProperties": lengths},
+            "mask": {"anyOf": [{"type": "object", "additionalProperties": lengths}, coded, {"type": "null"}]},
+            "size": {"anyOf": [size, {"type": "null"}]},
             "shares": {"type": "object", "additionalProperties": {"type": "number"}},
         }
 

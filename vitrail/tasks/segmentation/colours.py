@@ -8,6 +8,8 @@ import numpy as np
 _GOLDEN = 0.618034
 """The golden ratio: hues that are this far apart, around the circle of hues, do not come near each other for long."""
 _UNKNOWN = (0, 0, 0)
+_PIXELS = 1 << 20
+"""How many pixels are painted at a time."""
 
 
 def class_colours(classes: int) -> np.ndarray:
@@ -43,6 +45,12 @@ def paint_mask(pixels: np.ndarray, mask: np.ndarray, classes: int, opacity: floa
     Returns:
         uint8 [rows, columns, 3].
     """
-    picture = np.repeat(pixels[..., :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[..., :3]
-    painted = (1 - opacity) * picture + opacity * class_colours(classes)[mask]
-    return np.where((mask < classes)[..., None], np.round(painted), picture).astype(np.uint8)
+    colours, painted = class_colours(classes), np.empty((*mask.shape, 3), dtype=np.uint8)
+    step = max(1, _PIXELS // max(1, mask.shape[1]))
+    for first in range(0, len(mask), step):  # blending takes many times the memory of the picture
+        rows = slice(first, first + step)
+        picture, own = pixels[rows], mask[rows]
+        picture = np.repeat(picture[..., :1], 3, axis=2) if pixels.shape[2] < 3 else picture[..., :3]
+        blended = np.round((1 - opacity) * picture + opacity * colours[own])
+        painted[rows] = np.where((own < classes)[..., None], blended, picture)
+    return painted

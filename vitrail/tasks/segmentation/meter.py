@@ -54,6 +54,7 @@ class MaskMeter(base.Meter):
 
     headline = ("miou", "pixel_accuracy", "dice")
     chosen_by = ("miou", "pixel_accuracy")
+    adds_up, score_name = True, "mIoU"
 
     def __init__(self, meaning: Meaning, places: np.ndarray | None = None) -> None:
         super().__init__(meaning, places)
@@ -155,6 +156,18 @@ class MaskMeter(base.Meter):
             lines.append(f"  {name:<{width}}  IoU {iou}  {facts['pixels']:,} pixels")
         return lines
 
+    def tally(self, output: np.ndarray, annotation: Annotation) -> np.ndarray:
+        """Counts the pixels of one picture by their true and their predicted class, [classes, classes + 1]."""
+        assert annotation.values is not None
+        return self._count(self._placed(annotation.values), mask_of(output, annotation.frame))
+
+    def tally_score(self, counts: np.ndarray) -> float:
+        """Returns the mean IoU; nan if no class occurs."""
+        return _mean(ious(counts))
+
+    def mean_change(self, before: np.ndarray, after: np.ndarray) -> float:
+        return float(np.abs(_probabilities(after) - _probabilities(before)).max(axis=0).mean())
+
     def _placed(self, mask: np.ndarray) -> np.ndarray:
         """Renumbers a mask of the data's classes to the model's."""
         if self.places is None:
@@ -212,6 +225,12 @@ def _loss(logits: torch.Tensor, target: torch.Tensor) -> tuple[float, int]:
     enlarged = interpolated(logits[None], wanted.shape)
     total = F.cross_entropy(enlarged, wanted[None], ignore_index=NO_CLASS, reduction="sum")
     return float(total), int((wanted != NO_CLASS).sum())
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    """Computes the probability of each class in each patch, from logits [classes, grid rows, grid columns]."""
+    powers = np.exp(logits - logits.max(axis=0))
+    return powers / powers.sum(axis=0)
 
 
 def _smaller(mask: np.ndarray) -> np.ndarray:

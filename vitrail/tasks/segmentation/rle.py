@@ -20,6 +20,25 @@ def encode_runs(mask: np.ndarray) -> dict[str, Any]:
     return {"size": list(mask.shape), "counts": _to_text(run_lengths(mask))}
 
 
+def encode_classes(mask: np.ndarray, classes: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Encodes the pixels of each of some classes, as `encode_runs` does, going through the mask only once.
+
+    mask: uint8 [rows, columns], the class of each pixel.
+    """
+    flat = mask.ravel(order="F")
+    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+    ends, values = np.append(starts[1:], flat.size), flat[starts]
+    found = {}
+    for each in classes:
+        own = values == each
+        # Every run of the class lies between two others: where it begins, and where it ends.
+        bounds = [0, *np.stack([starts[own], ends[own]], axis=1).ravel().tolist()]
+        if bounds[-1] < flat.size:
+            bounds.append(flat.size)
+        found[each] = {"size": list(mask.shape), "counts": _to_text(np.diff(bounds).tolist())}
+    return found
+
+
 def run_lengths(mask: np.ndarray) -> list[int]:
     """Returns the lengths of the runs of a mask, bool [rows, columns], down its columns; the first is of 0, and may be
     empty."""
