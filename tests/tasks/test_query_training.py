@@ -7,15 +7,20 @@ import torch
 
 import vitrail
 from tests.tasks.test_query_head import TINY, trained
+from tests.tasks.test_query_loss import blobs
 from vitrail.checkpoints.load import adapt
-from vitrail.config import ModelConfig, TrainConfig
+from vitrail.config import ModelConfig, OptimizerConfig, TrainConfig
 from vitrail.errors import UserError
 from vitrail.inference.export import trace
 from vitrail.inference.token_merging import merged
 from vitrail.models.build import create
+from vitrail.models.cost import memory
 from vitrail.recipes import recipe
 from vitrail.run import _model
+from vitrail.tasks.base import LossSettings
+from vitrail.tasks.segmentation.query_loss import QueryLoss
 from vitrail.train import fit
+from vitrail.training.optimizer import build_optimizer
 from vitrail.transfer import chosen_config, finetuned_config
 
 PLAIN = ModelConfig(image_size=32, patch_size=8, width=16, depth=2, num_heads=2, mlp_dim=32, num_classes=5)
@@ -106,3 +111,32 @@ def test_tokens_are_not_merged():
 def test_a_loss_of_the_other_head_is_refused(plain, tmp_path):
     with pytest.raises(UserError, match="--objective cross_entropy: choose one of matched_masks"):
         fit(chosen(plain, objective="cross_entropy"), tmp_path / "run")
+
+
+def test_memory_is_what_autograd_keeps():
+    """Within 8 % of the bytes of the distinct tensors that autograd saves in a step, the weights aside."""
+    model = create("Ti/16", num_classes=10, image_size=128, head="queries", queries=40).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    weights = {shape for each in model.parameters() if each.ndim > 1 for shape in (each.shape, each.shape[::-1])}
+    saved: dict[int, int] = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and tensor.shape not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    loss = QueryLoss(LossSettings("matched_masks", 10))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        value = loss(loss.outputs(model, torch.randn(2, 3, 128, 128)), blobs(side=128), None)
+    assert memory(model.config, 2, "adamw", 4)["activations"] == pytest.approx(sum(saved.values()), rel=0.08)
+    assert value.requires_grad
+
+
+def test_queries_do_not_decay_and_learn_at_the_full_rate():
+    model = create(TINY)
+    groups = build_optimizer(model, model.config, OptimizerConfig(lr=1.0, weight_decay=0.1, layer_decay=0.5))
+    found = {id(each): group for group in groups.param_groups for each in group["params"]}
+    queries, mask = found[id(model.head.queries)], found[id(model.head.mask_mlp[0].weight)]
+    assert (queries["weight_decay"], queries["lr_scale"]) == (0.0, 1.0)
+    assert (mask["weight_decay"], mask["lr_scale"]) == (0.1, 1.0)

@@ -21,7 +21,7 @@ def decays(name: str, parameter: Tensor, config: ModelConfig) -> bool:
     kind = config.position_kind
     if name in kind.tensors(config):
         return kind.decays
-    return parameter.ndim > 1 and not name.removeprefix(PREFIX).startswith(_TOKENS)
+    return parameter.ndim > 1 and not name.removeprefix(PREFIX).startswith((*_TOKENS, "head.queries"))
 
 
 def layer_of(name: str, config: ModelConfig) -> int:
