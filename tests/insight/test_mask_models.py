@@ -11,6 +11,7 @@ from tests.mask_models import mask_model, smooth_picture
 from vitrail import inspect
 from vitrail.errors import UserError
 from vitrail.insight.explained_score import ExplainedScore, find_class
+from vitrail.insight.rollout import gradient_rollout
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,16 @@ def test_maps_of_a_class_have_the_form_of_the_grid_and_differ_between_classes(mo
     assert find_class(model, "road") == 1
     with pytest.raises(UserError, match="there is no such class"):
         find_class(model, "sea")
+
+
+def test_gradient_rollout_reads_the_patches_that_have_the_class(model, image):
+    for label in range(3):
+        explained = ExplainedScore(model, image, label)
+        assert explained.patches is not None
+        own = np.zeros(24, bool)
+        own[explained.patches.numpy()] = True
+        found = gradient_rollout(model, image, explained).ravel()
+        assert found[own].min() > found[~own].max(), "a patch depends most on itself, through the skip connections"
 
 
 def test_a_head_that_is_not_trained_follows_the_images_own_features(image):

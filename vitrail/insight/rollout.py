@@ -71,4 +71,8 @@ def gradient_rollout(model: ViT, image: Tensor, question: ExplainedScore) -> np.
         raising = (gradient * recorder.attention.pop(step).detach()).relu()
         product.add(step, full_attention(raising, model.config, grid, step))
     assert product.matrix is not None
+    if question.patches is not None:  # the score is that of these patches, so their rows are what the head reads for it
+        first = model.config.prefix_tokens
+        rows = product.matrix[0, first + question.patches.to(product.matrix.device), first:]
+        return rows.mean(dim=0).unflatten(0, grid).cpu().numpy()
     return read_by_head(product.matrix, model.config, grid)[0].cpu().numpy()
