@@ -129,8 +129,10 @@ def test_masks_overlays_and_rows_are_written_and_resumed(model, tmp_path, capsys
         (expected,) = vitrail.predict(model, folder / f"{seed}.png", tiles=True)
         row = rows[f"{seed}.png"]
         assert row["shares"] == pytest.approx(expected.shares, abs=1e-6)
-        assert (np.asarray(Image.open(row["mask"])) == expected.mask).all()
-        assert Image.open(tmp_path / "overlays" / f"{seed}.jpg").size == (110, 70 + seed)
+        with Image.open(row["mask"]) as written:
+            assert (np.asarray(written) == expected.mask).all()
+        with Image.open(tmp_path / "overlays" / f"{seed}.jpg") as painted:
+            assert painted.size == (110, 70 + seed)
     assert sorted(each.name for each in (tmp_path / "masks").iterdir()) == ["0.png", "1.png", "2.png"]
 
 

@@ -118,7 +118,8 @@ def test_the_score_of_both_models_is_counted_over_all_pixels(checked):
     from PIL import Image
 
     for file in sorted((folder / "images").iterdir()):
-        true.append(np.asarray(Image.open(folder / "masks" / file.name)).ravel())
+        with Image.open(folder / "masks" / file.name) as mask:
+            true.append(np.asarray(mask).ravel())
         for kept, each in zip(answers, (model, other), strict=True):
             kept.append(each.predict(file)[0].mask.ravel())
     expected = [jaccard_score(np.concatenate(true), np.concatenate(each), average="macro") for each in answers]
