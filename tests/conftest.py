@@ -20,11 +20,19 @@ hypothesis.settings.register_profile(
     "vitrail", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("vitrail")
+LONGEST = (
+    "tests/test_docs.py",
+    "tests/training/test_processes.py",
+    "tests/training/test_probe.py",
+    "tests/cli/test_processes.py",
+    "tests/recorded/",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: what is left at the end is short, and can be shared."""
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_docs.py", "tests/training/test_processes.py")))
+    """The longest first, and files whose tests share long preparations: what is left at the end is short, and can be
+    divided without preparing anything twice."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture(autouse=True)
