@@ -126,8 +126,11 @@ def test_the_readme_shows_what_the_tutorial_shows_too():
         assert set(output.splitlines()) <= printed
 
 
-LONG = {"training.md", "multilabel.md", "self-supervision.md", "scale.md", "inference.md"}
-"""Pages with many trainings or processes: a minute and a half together."""
+LONG = {
+    *("training.md", "multilabel.md", "segmentation.md", "self-supervision.md", "scale.md", "inference.md"),
+    *("commands.md", "coming-from.md"),
+}
+"""Pages with many trainings, commands or processes: three minutes together."""
 
 
 def marked(page: Path) -> Any:

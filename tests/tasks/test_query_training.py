@@ -94,7 +94,7 @@ def test_it_is_exported_with_any_batch():
     with torch.no_grad():
         logits, features = trace(model).module()(images)
         assert torch.allclose(logits, model(images), atol=1e-5)
-        assert torch.allclose(features, model.head_input(images), atol=1e-5)
+        assert torch.allclose(features, model.features(images), atol=1e-5)
 
 
 def test_quick_needs_a_closed_form(tmp_path):
