@@ -30,9 +30,6 @@ say "To timm's format and back, with parity reports"
 vitrail convert "$out/run" "$out/model.safetensors" --to timm | tail -n 3
 vitrail convert "$out/model.safetensors" "$out/again" --to bundle | tail -n 3
 
-say "The class of each pixel: drawn shapes, with exact masks"
-vitrail finetune "$out/run" --data shapes --model.image-size 56 --quick --out "$out/masks"
-
 say "A data set, checked"
 vitrail data check digits --out "$out/data-check"
 
