@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := demo,data,tensorboard,tasks,export,serve,docs,dev
 # Three processes of one thread each keep two processors busy: many tests wait, for a server or a process of their own.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+# What Python compiles is kept even where the environment forbids it, or every process that a test starts compiles all anew.
+TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: setup demo test test-all mutants fuzz lint format bench docs clean
 
